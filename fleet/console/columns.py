@@ -137,9 +137,9 @@ class Layout:
 def settle(before: Layout, columns: Sequence[Column], room: int) -> tuple[Layout, list[Column]]:
     """Return the columns to show, and their layout; columns of the layout before keep their places.
 
-    Further columns are added at the right if they fit, those of the lowest rank first. A column without content is
-    not added, unless its rank is 0, but room is left for it. If cells have become too wide, columns of the
-    highest rank are left out.
+    Columns are always in the given order. Further ones are added if they fit, those of the lowest rank first. A
+    column without content is not added, unless its rank is 0, but room is left for it at its place. If cells have
+    become too wide, columns of the highest rank are left out.
 
     Args:
         before: Layout of the table before; of another width, it does not count.
@@ -161,9 +161,14 @@ def settle(before: Layout, columns: Sequence[Column], room: int) -> tuple[Layout
         if column.rank and measure_table([*chosen, *reserved, column]) > room:
             continue
         (chosen if has_content or not column.rank else reserved).append(column)
-    order = [*widths, *(title for title in by_title if title not in widths)]
+    order = list(by_title)
     chosen.sort(key=lambda column: order.index(column.title))
-    return Layout(room, tuple((column.title, column.width) for column in chosen)), chosen
+    empty = [replace(column, least=column.width) for column in reserved]
+    shown = sorted([*chosen, *empty], key=lambda column: order.index(column.title))
+    while shown and shown[-1] in empty:
+        shown.pop()
+    layout = Layout(room, tuple((column.title, column.width) for column in chosen))
+    return layout, [replace(column, title="") if column in empty else column for column in shown]
 
 
 def measure_table(columns: Sequence[Column]) -> int:

@@ -61,6 +61,7 @@ class Row:
         memory_bytes: Memory of the task's processes.
         gpu_percent: Mean of the host's GPUs.
         gpu_memory_mib: Sum of the host's GPUs.
+        awaited: The others waited for it, for long enough to be reported.
         lost: Why the host does not answer; empty: it does.
     """
 
@@ -84,6 +85,7 @@ class Row:
     memory_bytes: int = -1
     gpu_percent: float = -1.0
     gpu_memory_mib: int = -1
+    awaited: bool = False
     lost: str = ""
 
     @property
@@ -124,7 +126,8 @@ def find_awaited_row(rows: Sequence[Row]) -> TaskAwaited | None:
     """Return the task that the others wait for in synchronous training; None if it is unknown."""
     if any(row.lost for row in rows):
         return None
-    return find_awaited({row.name: row.progress for row in rows if row.running})
+    awaited = find_awaited({row.name: row.progress for row in rows if row.running})
+    return awaited if awaited and any(row.awaited for row in rows if row.name == awaited.task) else None
 
 
 def find_stragglers(rows: Sequence[Row]) -> frozenset[str]:
@@ -198,14 +201,14 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozens
         Column(title, tuple(Span(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
         Column("STATE", tuple(_state(row, slow) for row in rows), limit=48, reserve=7),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
-        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1, 5),
-        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2, 9),
-        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4, 7),
-        *(numbers(shorten_metric(clean(name)), _metric(name), *_METRIC_LAYOUT[at]) for at, name in metrics),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
         numbers("GPU MEM", lambda row: _memory(row.gpu_memory_mib * 2**20), 8),
         numbers("CPU", lambda row: _percent(row.cpu_percent), 10 if gpu else 6, 4),
         numbers("MEM", lambda row: _memory(row.memory_bytes), 11 if gpu else 8, 4),
+        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1, 5),
+        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2, 9),
+        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4, 7),
+        *(numbers(shorten_metric(clean(name)), _metric(name), *_METRIC_LAYOUT[at]) for at, name in metrics),
     ]
 
 

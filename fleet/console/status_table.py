@@ -330,6 +330,7 @@ def _task_row(task: TaskStatus, job: JobStatus) -> Row:
         phase=task.phase if word in ("", STOPPED) else None,
         exit=task.exit,
         progress=task.progress or Progress(),
+        awaited=job.awaited is not None and job.awaited.task == task.task,
     )
 
 

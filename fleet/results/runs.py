@@ -185,7 +185,7 @@ class Runs:
         rows = []
         for sample in samples[task]:
             if sample["at"] > before:
-                values = {**scalars_of(sample), "fleet/attempt": float(attempt)}
+                values = scalars_of(sample)
                 waiting = waiting_ms(task, sample["at"], samples)
                 if waiting is not None:
                     values["fleet/waiting_ms"] = waiting

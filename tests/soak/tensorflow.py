@@ -327,7 +327,7 @@ data = tf.data.Dataset.from_tensor_slices(np.ones((64, 8), "float32")).repeat().
 with strategy.scope():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(8,))])
     model.compile("sgd", "mse")
-model.fit(data.with_options(options), steps_per_epoch=60, epochs=3, verbose=2)
+model.fit(data.with_options(options), steps_per_epoch=60, epochs=6, verbose=2)
 """
 
 

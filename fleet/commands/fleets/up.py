@@ -278,7 +278,7 @@ class _Up:
             self.sink.emit(Note(f"fleet {name!r} {'was already' if was_ready else 'is'} up; every host answers"))
         if self.request.advises:
             scripts = [path.name for path in Path.cwd().glob("*.py")]
-            self.sink.emit(Note(f"next: {next_train(scripts).text(name)}"))
+            self.sink.emit(Note("next: " + "\n      ".join(step.text(name) for step in next_trains(scripts))))
 
     def _cost_usd(self, released: Sequence[Instance]) -> float:
         ids = {instance.id for instance in released}
@@ -286,11 +286,10 @@ class _Up:
         return cost_usd(billed, self.services.clock())
 
 
-def next_train(scripts: Collection[str]) -> Step:
-    """Return the command to type when a fleet is up, with the most likely script of this directory."""
+def next_trains(scripts: Collection[str]) -> list[Step]:
+    """Return the commands to type when a fleet is up, with the one or two most likely scripts of this directory."""
     likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
-    script = likely[0] if likely else next(iter(scripts)) if len(scripts) == 1 else "--help"
-    return Step("train", script)
+    return [Step("train", name) for name in likely[:1] or sorted(scripts)[:2] or ["--help"]]
 
 
 def _to_restore(before: Sequence[Instance], record: FleetRecord | None) -> list[Instance]:

@@ -346,6 +346,9 @@ _REDUCERS: dict[type, Callable[[View, Any], View]] = {
     events.FleetStopped: _fleet_down,
     TaskState: _task_state,
     Progress: _progress,
+    events.TaskAwaited: lambda view, event: (
+        _update(view, event.task, awaited=True) if event.attempt == view.attempt else view
+    ),
     Usage: _usage,
     JobResult: _job_result,
 }

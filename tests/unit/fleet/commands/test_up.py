@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.commands.fleets import up
-from fleet.commands.fleets.up import next_train, run
+from fleet.commands.fleets.up import next_trains, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.creation.keeping import KEEP_S
@@ -210,17 +210,18 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
 
 
 @pytest.mark.parametrize(
-    ("scripts", "command"),
+    ("scripts", "commands"),
     [
-        (["a.py", "task.py"], "fleet train task.py"),
-        (["util.py", "main.py"], "fleet train main.py"),
-        (["my script.py"], "fleet train 'my script.py'"),
-        (["a.py", "b.py"], "fleet train --help"),
-        ([], "fleet train --help"),
+        (["a.py", "task.py"], ["fleet train task.py"]),
+        (["util.py", "main.py"], ["fleet train main.py"]),
+        (["my script.py"], ["fleet train 'my script.py'"]),
+        (["b.py", "a.py"], ["fleet train a.py", "fleet train b.py"]),
+        (["c.py", "b.py", "a.py"], ["fleet train a.py", "fleet train b.py"]),
+        ([], ["fleet train --help"]),
     ],
 )
-def test_the_next_command_runs_an_existing_script(scripts: list[str], command: str) -> None:
-    assert next_train(scripts).text() == command
+def test_the_next_commands_run_existing_scripts(scripts: list[str], commands: list[str]) -> None:
+    assert [step.text() for step in next_trains(scripts)] == commands
 
 
 def test_a_failed_repair_leaves_what_was_there(world: World) -> None:

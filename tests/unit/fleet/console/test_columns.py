@@ -67,7 +67,11 @@ def test_columns_that_were_shown_keep_their_places() -> None:
         column("D", "d", rank=3),
     ]
     layout, shown = settle(Layout(), first, 12)
-    assert [(chosen.title, chosen.width) for chosen in shown] == [("A", 1), ("C", 2)]  # the room for B is kept
+    assert [(chosen.title, chosen.width) for chosen in shown] == [
+        ("A", 1),
+        ("", 4),
+        ("C", 2),
+    ]  # the room for B is kept
     second = [
         column("A", "aa"),
         Column("B", (Span("b"),), 1, reserve=4),
@@ -75,7 +79,7 @@ def test_columns_that_were_shown_keep_their_places() -> None:
         column("D", "d", rank=3),
     ]
     layout, shown = settle(layout, second, 12)
-    assert [(chosen.title, chosen.width) for chosen in shown] == [("A", 2), ("C", 2), ("B", 4)]
+    assert [(chosen.title, chosen.width) for chosen in shown] == [("A", 2), ("B", 4), ("C", 2)]
     wide = [column("A", "aaaa"), Column("B", (Span("b" * 6),), 1, reserve=4), column("C", "cc", rank=2)]
     assert [chosen.title for chosen in settle(layout, wide, 12)[1]] == ["A", "B"]
     assert [chosen.title for chosen in settle(layout, second, 13)[1]] == ["A", "B", "D"]
