@@ -319,7 +319,7 @@ def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> It
     if len(findings) > _MOST_FINDINGS:
         yield Note(f"{len(findings) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
     missing = {item.member.slot: item.missing for item in prepared}
-    for text in missing_imports(program.imports.locations, missing, program.entry.workdir):
+    for text in missing_imports(program.imports.locations, missing, program.entry):
         yield Note(text, Level.WARNING)
     for text in filter(None, (program.entry.note, program.imports.note)):
         yield Note(text)
@@ -437,21 +437,21 @@ def described(finding: Finding) -> str:
 
 
 def missing_imports(
-    locations: Mapping[str, str], missing: Mapping[str, Sequence[str]], workdir: Path | None = None
+    locations: Mapping[str, str], missing: Mapping[str, Sequence[str]], entry: EntryPoint | None = None
 ) -> Iterator[str]:
     """Yield a sentence for each module that hosts lack: ``task.py:3 imports pandas, which worker-[0-1] lack``.
 
     Args:
         locations: The location of each import, by module.
         missing: Modules that are not found, by host.
-        workdir: The directory that is uploaded; None: unknown.
+        entry: The entry point of the job; None: unknown.
     """
     for module, location in locations.items():
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:
             lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
             verb = "requires" if module == TENSORBOARD else "imports"
-            yield f"{location} {verb} {module}, which {lack}; {advice(module, workdir)}"
+            yield f"{location} {verb} {module}, which {lack}; {advice(module, entry)}"
 
 
 def shown(entry: EntryPoint) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -346,3 +347,25 @@ def test_the_text_of_sys_exit_is_the_cause(pair: Program) -> None:
     assert "worker-1 (" in failed.err
     assert ") exited with code 1: this worker has no data" in failed.err
     assert "unknown" not in failed.err
+
+
+@pytest.mark.parametrize("source", ["from trainer.model import SIZE", "from .model import SIZE"])
+def test_a_script_that_imports_from_its_package_runs_from_the_directory_above(pair: Program, source: str) -> None:
+    pair.script("trainer/model.py", "SIZE = 42\n")
+    pair.script("trainer/task.py", f"import os\n{source}\nprint('SEEN', SIZE, os.path.exists('trainer'))\n")
+    for workdir in ((), ("--workdir", ".")):
+        ran = pair.run("train", "trainer/task.py", *workdir)
+        assert "trainer/task.py:2 imports from a package of" in ran.err
+        assert "running -m trainer.task there" in ran.err
+        assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["SEEN 42 True"] * 2
+
+
+def test_check_looks_where_python_looks(pair: Program) -> None:
+    pair.script("src/lab/model.py", "SIZE = 42\n")
+    pair.script("src/lab/task.py", "import lab.model\n")
+    seen = pair.run("check", "--workdir", ".", "src/lab/task.py", code=14)
+    text = " ".join((seen.err + seen.out.decode()).split())
+    assert "imports lab, which worker-[0-1] lack" in text
+    advised = re.search(r"--workdir \S+ -m lab\.task", text)
+    assert advised is not None
+    pair.run("train", *advised[0].split())

@@ -7,13 +7,15 @@ import difflib
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from train.errors import ScriptError
-from train.script.source import check_file, check_script, imports, parse, script_hint
+from train.script.requirements import distribution_of
+from train.script.source import Import, check_file, check_script, find_imports, imports, parse, script_hint
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")
@@ -162,8 +164,9 @@ def _script(script: Path, workdir: str) -> EntryPoint:
             hint="leave --workdir out, or name a directory that holds the script",
             again={"--workdir": None},
         )
-    if kind is Kind.SCRIPT:
-        _check_relative(script, file)
+    module = _as_module(script, file, directory if workdir else None) if kind is Kind.SCRIPT else None
+    if module is not None:
+        return module
     path = file.relative_to(directory).as_posix()
     # Python and Rscript take a leading hyphen for an option.
     word = f"./{path}" if path.startswith("-") else path
@@ -177,22 +180,68 @@ def _main_of(directory: Path) -> Path:
     raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=script_hint(directory))
 
 
-def _check_relative(script: Path, file: Path) -> None:
-    """Reject a script with a relative import at its top level: a script is in no package."""
+def _as_module(script: Path, file: Path, workdir: Path | None) -> EntryPoint | None:
+    """Return the module that a script is if it imports from its package; None: Python finds what it imports.
+
+    Args:
+        script: The script as it was given.
+        file: Its absolute path.
+        workdir: The directory to upload; None: one that is found, the current one or a directory below it.
+
+    Raises:
+        ScriptError: It has a relative import at its top level that needs another directory.
+    """
     tree = parse(file.read_bytes(), str(script))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     if "__package__" in names:
-        return
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            steps = [*reversed([directory.name for directory in file.parents[: node.level]]), file.stem]
-            again = {"SCRIPT": None, "--workdir": str(file.parents[node.level]), "-m": ".".join(steps)}
-            raise ScriptError(
-                f"{script}:{node.lineno} imports from its package, which a script does not have",
-                cause="it would fail with: attempted relative import with no known parent package",
-                hint="start it as a module",
-                again=again,
-            )
+        return None
+    main = (node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
+    first = [*tree.body, *(child for node in main for child in node.body)]
+    relative = next((item for item in find_imports(first) if item.level), None)
+    top = workdir or Path.cwd()
+    above = [workdir] if workdir else [path for path in file.parents[1:] if path.is_relative_to(top)]
+    root, line = _root_of(file, above, list(find_imports(ast.walk(tree))))
+    if root is None and relative is not None:
+        line, root = relative.line, file.parents[min(relative.level, len(file.parents) - 1)]
+        while (root / "__init__.py").is_file() and root != root.parent:
+            root = root.parent
+        root = workdir if workdir and root.is_relative_to(workdir) else root
+    if root is None:
+        return None
+    name = module_name(file, root)
+    if name and root.is_relative_to(top):
+        note = f"{script}:{line} imports from a package of {root}: running -m {name} there"
+        return EntryPoint(Kind.MODULE, f"-m {name}", root, file, ("-m", name), note)
+    raise ScriptError(
+        f"{script}:{line} imports from its package, which a script does not have",
+        cause="it would fail with: attempted relative import with no known parent package",
+        hint="start it as a module",
+        again={"SCRIPT": None, "--workdir": str(root), "-m": name} if name else None,
+    )
+
+
+def _root_of(file: Path, above: Sequence[Path], items: Sequence[Import]) -> tuple[Path | None, int]:
+    """Return the directory of `above` in which the imports of a script are found, and the line of the first.
+
+    Returns None if all of them are found elsewhere, or if some are next to the script.
+    """
+    result: tuple[Path | None, int] = None, 0
+    for item in items:
+        name = item.parts[0]
+        if item.level or name in sys.stdlib_module_names or distribution_of(name):
+            continue
+        if any(item.files(file, [file.parent])) or (file.parent / name).is_dir():
+            return None, 0
+        root = next((directory for directory in above if any(item.files(file, [directory]))), None)
+        result = (root, item.line) if root is not None and result[0] is None else result
+    return result
+
+
+def module_name(file: Path, root: Path) -> str:
+    """Return the dotted name by which Python, started in `root`, runs a file; empty: none."""
+    parts = file.relative_to(root).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__main__" else parts
+    return "" if any("." in part or part.startswith("-") for part in parts) else ".".join(parts)
 
 
 # --- modules --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from train.script.dotted import uses
-from train.script.entry import EntryPoint
+from train.script.entry import EntryPoint, Kind, module_name
 from train.script.requirements import distribution_of
 from train.script.source import find_imports, follow, parse_module
 
@@ -84,19 +84,21 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     )
 
 
-def advice(module: str, workdir: Path | None = None) -> str:
+def advice(module: str, entry: EntryPoint | None = None) -> str:
     """Return what to do if hosts do not find a module.
 
     Args:
         module: Its top-level name.
-        workdir: The directory that is uploaded; None: unknown.
+        entry: The entry point that imports it; None: unknown.
     """
     package = distribution_of(module)
     if package:
         return f"add {package} to requirements.txt next to the script"
-    for above in list(workdir.parents)[:_PARENTS] if workdir is not None else ():
-        if (above / f"{module}.py").is_file() or (above / module / "__init__.py").is_file():
-            return f"it is in {above}: push that with the script, --workdir {shlex.quote(str(above))}"
+    file = entry.file if entry is not None and entry.kind in (Kind.SCRIPT, Kind.MODULE) else None
+    for above in list(file.parents)[1 : _PARENTS + 1] if file is not None else ():
+        if (above / f"{module}.py").is_file() or any((above / module).glob("*.py")):
+            name = module_name(file, above) if file is not None else ""
+            return f"it is in {above}: run the script from there, --workdir {shlex.quote(str(above))} -m {name}"
     return "push it with the script if it is yours (--workdir), or add its package to requirements.txt"
 
 
@@ -123,7 +125,7 @@ class _Reading:
         entry = self._entry
         assert entry.first is not None  # noqa: S101 - checked by the caller
         file, module = entry.first
-        roots = [entry.workdir] if module else [file.parent, entry.workdir]
+        roots = [entry.workdir] if module else [file.parent]
         first = entry.sources() if module else []
         packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
         follow([file, *packages], entry.workdir, lambda path: self._of_file(path, roots))

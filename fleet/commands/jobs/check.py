@@ -175,9 +175,9 @@ class _Check:
             locations = self._import_locations(self.program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
-            problems += missing_imports(locations, missing, self.program.entry.workdir)
+            problems += missing_imports(locations, missing, self.program.entry)
             problems += self._keras(self.program, prepared)
-            notes += filter(None, [self.program.imports.note])
+            notes += filter(None, [self.program.entry.note, self.program.imports.note])
             findings = script_findings(
                 self.program.entry,
                 prepared,

@@ -73,16 +73,63 @@ def test_a_directory_without_main_names_its_scripts(here: Path) -> None:
     assert rejected("empty").hint == "name a Python script"
 
 
-def test_a_relative_import_in_a_script_suggests_its_module(here: Path) -> None:
+def test_a_relative_import_in_a_script_suggests_its_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(
         here, {"my job/net/task.py": "import os\nfrom . import model\n", "ok.py": "def f():\n    from . import x\n"}
     )
     write(here, {"own.py": "__package__ = 'x'\nfrom . import model\n", "deep/a/b/task.py": "from ..c import d\n"})
-    error = rejected("my job/net/task.py")
-    assert error.message == "my job/net/task.py:2 imports from its package, which a script does not have"
-    assert error.again == {"SCRIPT": None, "--workdir": f"{here}/my job", "-m": "net.task"}
-    assert rejected("deep/a/b/task.py").again == {"SCRIPT": None, "--workdir": f"{here}/deep", "-m": "a.b.task"}
     assert entry_of("ok.py").kind is entry_of("own.py").kind is Kind.SCRIPT
+    monkeypatch.chdir(here / "my job" / "net")
+    error = rejected("task.py")
+    assert error.message == "task.py:2 imports from its package, which a script does not have"
+    assert error.again == {"SCRIPT": None, "--workdir": f"{here}/my job", "-m": "net.task"}
+    deep = rejected(f"{here}/deep/a/b/task.py", workdir=f"{here}/deep/a")
+    assert deep.again == {"SCRIPT": None, "--workdir": f"{here}/deep", "-m": "a.b.task"}
+
+
+@pytest.mark.parametrize(
+    ("script", "source", "workdir", "expected"),
+    [
+        ("trainer/task.py", "from trainer.model import build\n", "", (".", "trainer.task")),
+        ("trainer/task.py", "def main():\n    import trainer.model\n", ".", (".", "trainer.task")),
+        ("trainer/task.py", "import os\nfrom .model import build\n", "", (".", "trainer.task")),
+        ("trainer/task.py", "if __name__ == '__main__':\n    from . import model\n", "", (".", "trainer.task")),
+        ("trainer/__main__.py", "from . import model\n", "", (".", "trainer")),
+        ("lab/trainer/sub/task.py", "from trainer.model import build\n", "", ("lab", "trainer.sub.task")),
+        ("lab/trainer/sub/task.py", "from ..model import build\n", "", ("lab", "trainer.sub.task")),
+        ("lab/trainer/sub/task.py", "from ..model import build\n", ".", (".", "lab.trainer.sub.task")),
+        ("lab/trainer/sub/task.py", "from lab.trainer.model import build\n", "", (".", "lab.trainer.sub.task")),
+        ("packaged/sub/task.py", "from .near import x\n", "", (".", "packaged.sub.task")),
+        ("scripts/train.py", "from trainer.model import build\n", "", (".", "scripts.train")),
+    ],
+)
+def test_a_script_that_imports_from_its_package_runs_as_a_module(
+    here: Path, script: str, source: str, workdir: str, expected: tuple[str, str]
+) -> None:
+    model = {"trainer/model.py": "", "lab/trainer/model.py": ""}
+    write(here, {**model, "packaged/__init__.py": "", "packaged/sub/__init__.py": "", script: source})
+    entry, name = entry_of(script, workdir=workdir), expected[1]
+    assert (entry.kind, entry.workdir, entry.name) == (Kind.MODULE, (here / expected[0]).resolve(), f"-m {name}")
+    assert entry.command(PYTHON, ["x"]) == [PYTHON, "-m", name, "x"]
+    assert f"running -m {name} there" in entry.note
+
+
+@pytest.mark.parametrize(
+    ("source", "workdir"),
+    [
+        ("import model\n", ""),  # next to the script
+        ("import model\nimport trainer.model\n", ""),  # PYTHONPATH or sys.path must have both
+        ("try:\n    from . import model\nexcept ImportError:\n    import model\n", ""),
+        ("import keras.layers\nimport json.decoder\n", ""),  # installed on the hosts
+        ("import trainer.model\n", "trainer"),
+        ("import lab.model\n", "."),
+    ],
+)
+def test_a_script_that_needs_no_package_stays_a_script(here: Path, source: str, workdir: str) -> None:
+    names = ("trainer/model.py", "keras/layers.py", "json/decoder.py", "far/lab/model.py")
+    write(here, {**dict.fromkeys(names, ""), "trainer/task.py": source})
+    entry = entry_of("trainer/task.py", workdir=workdir)
+    assert (entry.kind, entry.note) == (Kind.SCRIPT, "")
 
 
 def test_an_r_script_needs_rscript(here: Path) -> None:

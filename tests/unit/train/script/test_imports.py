@@ -103,13 +103,23 @@ def test_modules_that_the_script_creates_are_not_missing(tmp_path: Path) -> None
 
 
 def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
-    write(tmp_path, {"lib/nets.py": "", "job/task.py": ""})
-    assert advice("sklearn", tmp_path) == "add scikit-learn to requirements.txt next to the script"
+    write(tmp_path, {"lib/nets.py": "", "lib/deep/task.py": ""})
+    assert advice("sklearn") == "add scikit-learn to requirements.txt next to the script"
     assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt next to the script"
-    assert advice("resnet", tmp_path).startswith("push it with the script if it is yours (--workdir)")
-    assert advice("nets", tmp_path / "lib" / "deep") == (
-        f"it is in {tmp_path / 'lib'}: push that with the script, --workdir {tmp_path / 'lib'}"
+    entry = find_entry(str(tmp_path / "lib" / "deep" / "task.py"), "", (), "")
+    assert advice("resnet", entry).startswith("push it with the script if it is yours (--workdir)")
+    assert advice("nets", entry) == (
+        f"it is in {tmp_path / 'lib'}: run the script from there, --workdir {tmp_path / 'lib'} -m deep.task"
     )
+
+
+def test_modules_next_to_the_directory_of_a_script_are_not_found_by_python(tmp_path: Path) -> None:
+    write(tmp_path, {"pkg/task.py": "import pkg.model\nimport near\n", "pkg/near.py": "", "model.py": ""})
+    write(tmp_path, {"pkg/model.py": ""})
+    entry = find_entry(str(tmp_path / "pkg" / "task.py"), "", (), str(tmp_path))
+    assert needed(entry).locations == {"pkg": "pkg/task.py:1"}
+    module = find_entry("", "pkg.task", (), str(tmp_path))
+    assert needed(module).locations == {"near": "pkg/task.py:2"}
 
 
 def test_other_programs_have_no_known_needs(tmp_path: Path) -> None:
