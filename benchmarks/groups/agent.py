@@ -14,7 +14,6 @@ from benchmarks.harness.hosts import Hosts
 from benchmarks.harness.model import Goal, Sample
 from benchmarks.harness.scripts import RATE, write_script
 from benchmarks.harness.session import Session
-from train.agent.requests.resident import NAME
 
 TITLE = "The agent on a host"
 _SLEEP = "import time\ntime.sleep(3600)\n"
@@ -72,7 +71,7 @@ def _agents(hosts: Hosts, seconds: float) -> Sample:
     for directory in marked(hosts.ids):
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(int(directory.name))
-            if ("python" in process.name() or process.name() == NAME) and "TF_CONFIG" not in process.environ():
+            if "python" in process.name() and "TF_CONFIG" not in process.environ():
                 processes.append(process)
     if not processes:
         raise CommandError("no process of an agent runs")

@@ -13,7 +13,6 @@ from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.folding import fold
 from fleet.remote.client import AgentClient
-from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.waits import announce
@@ -81,7 +80,11 @@ def opened(
         whole_window: Let each host send as much as a single one before it is read: few of them send much, which is
             written to disk. Without it, the hosts share the memory for what they send.
     """
+    from fleet.remote.ssh.guard import share_window
+    from fleet.remote.ssh.transport import open_agent
+
     clients: list[AgentClient] = []
+    window = None if whole_window else share_window(len(hosts))
 
     def connect(host: Host) -> AgentClient:
         client = open_agent(host, key, window=window)
@@ -93,13 +96,8 @@ def opened(
         return f"waiting for SSH on {fold(host.name for host in hosts if host.name not in names)}"
 
     try:
-        with dialing(hosts):
-            from fleet.remote.ssh.receiving import share_window
-            from fleet.remote.ssh.transport import open_agent
-
-            window = None if whole_window else share_window(len(hosts))
-            with announce(access.services.report if access else lambda _: None, waiting):
-                outcomes = fan_out(hosts, connect)
+        with announce(access.services.report if access else lambda _: None, waiting):
+            outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
         for client in clients:

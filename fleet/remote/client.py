@@ -134,10 +134,7 @@ class RefusedError(NotReadyError):
 
 
 class Receiver(Protocol):
-    """Takes the records of an agent as they come; its methods do not wait, except `await_room`."""
-
-    def has_room(self) -> bool:
-        """Return whether it takes a record now; if not, it lets the transport resume when it does again."""
+    """Takes the records of an agent as they come."""
 
     def await_room(self) -> None:
         """Wait until it takes a record."""
@@ -187,46 +184,11 @@ class Transport(Protocol):
             NotReadyError: the agent ended, or sent something that is not a record of a valid size.
         """
 
-    def pass_on(self, receiver: Receiver, deadline_s: float, waiting_for: str) -> bool:  # noqa: ARG002 - for transports that cannot
-        """Pass records to a receiver, in another thread, until it takes no more.
-
-        Args:
-            receiver: The receiver.
-            deadline_s: As for `receive`; it does not run while the receiver has no room.
-            waiting_for: The action, which follows ``while`` in an error.
-
-        Returns:
-            Whether that is possible; if not, nothing was passed on.
-
-        Raises:
-            FleetError: what `receive` or the receiver raises.
-        """
-        return False
-
-    def resume(self) -> None:
-        """Pass records to a receiver that has room again, from any thread."""
-        return
-
     def sever(self) -> None:
         """End pending calls with an error, from any thread."""
 
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
-
-
-class _Conversation:
-    """Passes the records of a task to a receiver up to the end that the agent reports."""
-
-    def __init__(self, client: AgentClient, receiver: Receiver) -> None:
-        self._client = client
-        self._receiver = receiver
-        self.has_room = receiver.has_room
-        self.await_room = receiver.await_room
-
-    def take(self, record: Record, payload: bytes, size: int) -> bool:
-        if isinstance(record, Refused):
-            raise self._client.unexpected(record)
-        return not isinstance(record, End) and self._receiver.take(record, payload, size)
 
 
 def _ignore_upload(_sent: int, _total: int, _files: int) -> None:
@@ -476,15 +438,14 @@ class AgentClient:
         """
         doing = "following the job"
         self.transport.send(request, doing=doing)
-        conversation = _Conversation(self, receiver)
-        if self.transport.pass_on(conversation, silence_s, doing):
-            return
-        is_open = True
-        while is_open:
-            conversation.await_room()
+        while True:
+            receiver.await_room()
             before = self.transport.received
-            received = self.transport.receive(silence_s, doing)
-            is_open = conversation.take(*received, self.transport.received - before)
+            record, payload = self.transport.receive(silence_s, doing)
+            if isinstance(record, Refused):
+                raise self.unexpected(record)
+            if isinstance(record, End) or not receiver.take(record, payload, self.transport.received - before):
+                return
 
     def stop(self, request: Stop) -> Stopped:
         """Stop the whole job, of which the host runs a task."""

@@ -362,9 +362,6 @@ class _Line:
     def resume(self) -> None:
         """Deliver further items: there is room for them."""
         self._room.set()
-        client = self._client
-        if client is not None:
-            client.transport.resume()
 
     def _new(self, record: Record, payload: bytes) -> list[Item]:
         """Return the new parts of a record, each with its time."""

@@ -26,7 +26,6 @@ from provision.model import FleetSpec, Host
 from tests.faults.namespaces import Namespace, namespaces
 from tests.fork_server import start_command
 from tests.program import CommandResult, agents_environment, wait_for
-from train.agent.requests.resident import NAME
 
 FLEET = "faults"
 USER = "root"
@@ -158,7 +157,7 @@ class FaultHost:
 
 def _is_for_later(process: psutil.Process) -> bool:
     try:
-        return process.name() == NAME or any("(fleet: imported" in word for word in process.cmdline())
+        return any("(fleet: imported" in word for word in process.cmdline())
     except psutil.NoSuchProcess:
         return True
 

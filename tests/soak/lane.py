@@ -159,9 +159,8 @@ class Lane:
             time.sleep(max(_POLL_S, 5 * (time.monotonic() - begun)))
 
     def left(self) -> list[Process]:
-        """Return the processes other than the listening sshd and the resident agent of each host."""
-        stay = (ProcessKind.LISTENER, ProcessKind.RESIDENT)
-        return [process for process in self.processes() if process.part not in stay]
+        """Return the processes other than the listening sshd of each host."""
+        return [process for process in self.processes() if process.part is not ProcessKind.LISTENER]
 
     def is_up(self) -> bool:
         """Return whether every host has its listening sshd."""

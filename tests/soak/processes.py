@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from train.agent.requests.resident import NAME
-
 _MARK = re.compile(rb"(?:^|\0)FLEET_INSTANCE=([0-9a-f]+)")
 _AGENT = b"\0-I\0-S\0-c\0"
 
@@ -24,7 +22,6 @@ class ProcessKind(Enum):
     LISTENER = "listener"
     SESSION = "session"
     CONVERSATION = "conversation"
-    RESIDENT = "resident"
     WATCHDOG = "watchdog"
     SUPERVISOR = "supervisor"
     REPLICATOR = "replicator"
@@ -33,7 +30,6 @@ class ProcessKind(Enum):
 
 AGENTS = (
     ProcessKind.CONVERSATION,
-    ProcessKind.RESIDENT,
     ProcessKind.WATCHDOG,
     ProcessKind.SUPERVISOR,
     ProcessKind.REPLICATOR,
@@ -109,13 +105,6 @@ def _host_of(entry: str, words: bytes, names: Mapping[str, str]) -> str:
     return names.get(mark[1].decode(), "") if mark else ""
 
 
-def _is_resident(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == NAME
-    except OSError:
-        return False
-
-
 def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKind]:
     parts: dict[int, ProcessKind] = {}
     for pid, (_, words, _) in entries.items():
@@ -123,8 +112,6 @@ def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKi
             parts[pid] = ProcessKind.LISTENER if b"[listener]" in words else ProcessKind.SESSION
         elif _AGENT not in words:
             parts[pid] = ProcessKind.TASK
-        elif _is_resident(pid):
-            parts[pid] = ProcessKind.RESIDENT
 
     def part_of(pid: int) -> ProcessKind:
         if pid not in parts:
@@ -132,7 +119,6 @@ def _parts(entries: Mapping[int, tuple[int, bytes, str]]) -> dict[int, ProcessKi
             above = part_of(parent) if parent in entries else None
             parts[pid] = {
                 ProcessKind.SESSION: ProcessKind.CONVERSATION,
-                ProcessKind.RESIDENT: ProcessKind.CONVERSATION,
                 ProcessKind.WATCHDOG: ProcessKind.SUPERVISOR,
                 ProcessKind.SUPERVISOR: ProcessKind.REPLICATOR,
             }.get(above or ProcessKind.TASK, ProcessKind.WATCHDOG)

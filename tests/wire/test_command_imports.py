@@ -33,9 +33,6 @@ SLOW = {
     "train.diagnosis.cause", "train.lint.linter", "train.pack",
 }  # fmt: skip
 """Modules that take long to import, or that import many others."""
-SSH = {"cryptography", "paramiko"}
-AGENTS = {"concurrent.futures", "fleet.remote.client", "fleet.remote.ssh.connection", "fleet.remote.ssh.transport"}
-AGENTS |= {"fleet.results.target", "fleet.state", "train.pack"}
 
 
 def list_imports(program: Program, *arguments: str, code: int = 0) -> set[str]:
@@ -64,19 +61,3 @@ def test_the_help_imports_only_the_parser(nothing: Program, arguments: tuple[str
 
 def test_status_without_a_fleet_imports_nothing_about_hosts(nothing: Program) -> None:
     assert list_imports(nothing, "status", code=102) == {"fleet.state", "typer"}
-
-
-def test_exec_imports_no_agent(pair: Program) -> None:
-    modules = {"fleet.console.lines", "fleet.remote.ssh.connection", "fleet.state", "typer"}
-    assert list_imports(pair, "exec", "--", "true") == modules | SSH
-
-
-def test_status_imports_what_asks_agents(pair: Program) -> None:
-    assert list_imports(pair, "status") == {"fleet.jobs.inspection", "typer"} | SSH | AGENTS
-
-
-def test_train_and_logs_import_what_starts_and_follows_a_job(pair: Program) -> None:
-    (pair.directory / "task.py").write_text("print('works')\n")
-    shown = {"fleet.console.lines", "fleet.jobs.following.follow", "typer"} | SSH | AGENTS
-    assert list_imports(pair, "train", "task.py") == shown | {"train.lint.linter"}
-    assert list_imports(pair, "logs") == shown

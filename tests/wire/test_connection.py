@@ -15,11 +15,9 @@ from typing import Any
 import paramiko
 import psutil
 import pytest
-from paramiko.buffered_pipe import BufferedPipe
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import fan_out, raise_failures
-from fleet.remote.ssh import internals
 from fleet.remote.ssh.connection import connect
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
@@ -48,27 +46,15 @@ def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
     assert not transport.is_active()
 
 
-def test_fabric_connects_with_other_versions_of_paramiko(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(internals, "PROVEN", ())
-    connection = connect(hosts.hosts[0], hosts.key)
-    assert "fabric" in sys.modules
-    connection.close()
-    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
-    with pytest.raises(WrongHostError, match="has a different host key than before"):
-        connect(other, hosts.key)
-
-
-@pytest.mark.parametrize("version", [paramiko.__version__, "5.99.0"])
-def test_data_arrives_with_any_version_of_paramiko(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    monkeypatch.setattr(paramiko, "__version__", version)
-    connection = connect(hosts.hosts[0], hosts.key)
+def test_data_arrives_through_a_small_window(hosts: Hosts) -> None:
+    connection = connect(hosts.hosts[0], hosts.key, window=1 << 16)
     try:
-        session = connection.open_session(5, window=1 << 18)
-        assert (type(session.in_buffer) is BufferedPipe) == (version == "5.99.0")
+        session = connection.open_session(5)
         session.exec_command("seq 300000")
-        received = b"".join(iter(lambda: session.recv(10_000), b""))
+        received = b""
+        while data := session.recv(10_000):
+            connection.has_read(len(data))
+            received += data
         assert received == b"".join(b"%d\n" % number for number in range(1, 300_001))
     finally:
         connection.close()
@@ -87,7 +73,9 @@ def test_fast_algorithms_are_negotiated(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
         transport: Any = connection.transport
-        assert transport.local_cipher == transport.remote_cipher == "aes128-gcm@openssh.com"
+        fast = "aes128-gcm@openssh.com"
+        has_fast = fast in paramiko.Transport(transport.sock.dup()).get_security_options().ciphers  # from paramiko 5
+        assert transport.local_cipher == transport.remote_cipher == (fast if has_fast else "aes128-ctr")
         assert transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     finally:
         connection.close()

@@ -61,7 +61,7 @@ def opener(hosts: Hosts) -> Callable[[Host], AgentClient]:
 
 def is_open(client: AgentClient) -> bool:
     assert isinstance(client.transport, SSHTransport)
-    transport = client.transport.connection.client.get_transport()
+    transport = client.transport.connection.fabric.transport
     return transport is not None and transport.is_active()
 
 

@@ -14,7 +14,6 @@ from fleet.fleets.access import Access
 from fleet.fleets.gathering import Gathering
 from fleet.fleets.selection import ALL, select_hosts
 from fleet.folding import fold
-from fleet.remote.dialing import dialing
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.services import Services
 from fleet.steps import Step
@@ -23,7 +22,7 @@ from provision.model import Host
 from train.run_command import run_command
 
 if TYPE_CHECKING:
-    from fleet.remote.ssh.connection import HostConnection, Start
+    from fleet.remote.ssh.connection import HostConnection
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ def run(request: ExecRequest, services: Services, sink: Sink) -> int:
     hosts = select_hosts(request.fleet, record.hosts, request.worker)
     execution = _Execution(request.command, [host.name for host in hosts], directory.key, sink)
     try:
-        with dialing(hosts):
-            outcomes = execution.run(hosts, Access(record.spec, services, sink))
+        outcomes = execution.run(hosts, Access(record.spec, services, sink))
     except KeyboardInterrupt:
         raise CancelledError(
             f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
@@ -92,8 +90,6 @@ class _Execution:
 
     def run(self, hosts: Sequence[Host], access: Access) -> list[Outcome[int]]:
         """Run the command, again on hosts that a firewall rule blocked before it was changed."""
-        from fleet.remote.ssh import command as _command  # noqa: F401 - imported while the hosts accept connections
-
         outcomes = self._fan_out(hosts)
         unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
         if not unreached:
@@ -114,18 +110,13 @@ class _Execution:
         if (error := self._started.get(host.name)) is not None:
             raise error  # the command may have run: it is never repeated
         from fleet.remote.ssh.command import run_remote
-        from fleet.remote.ssh.connection import Start
-        from fleet.remote.ssh.receiving import share_window
 
-        start = Start(
-            run_command(self._command),
-            share_window(self._hosts),
-            on_send=lambda: self._started.setdefault(host.name, None),
-        )
         try:
-            connection = self._connect(host, start)
+            connection = self._connect(host)
             try:
-                return run_remote(connection, start, lambda stream, data: self._add(host.name, stream, data))
+                return run_remote(
+                    connection, run_command(self._command), lambda stream, data: self._add(host.name, stream, data)
+                )
             finally:
                 connection.close()
         except FleetError as error:
@@ -133,12 +124,13 @@ class _Execution:
                 self._started[host.name] = error
             raise
 
-    def _connect(self, host: Host, start: Start) -> HostConnection:
+    def _connect(self, host: Host) -> HostConnection:
         from fleet.remote.ssh.connection import connect
+        from fleet.remote.ssh.guard import share_window
 
-        connection = connect(host, self._key, start=start)
+        connection = connect(host, self._key, window=share_window(self._hosts))
         self._connections.append(connection)
-        start.on_send()  # unless it was sent with the login
+        self._started.setdefault(host.name, None)
         return connection
 
     def _add(self, host: str, stream: str, data: bytes) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import os
 import shlex
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
-from paramiko.agent import AgentKey, AgentSSH
+from paramiko.agent import AgentKey
 from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
 from paramiko.config import SSHConfig
 
@@ -20,32 +22,44 @@ from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import where
 from fleet.steps import Shell
 from provision.model import Host
-from provision.ssh_config.routes import agent_socket
+from provision.ssh_config.routes import DEFAULT_AGENT, agent_socket
 
 _AGENT_S = 20.0
+_ENVIRONMENT = threading.Lock()
 _USABLE = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 _MAGIC = b"openssh-key-v1\0"
 
 
-class _Agent(AgentSSH):
-    """The user's SSH agent; without keys if it is not available."""
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        return True
+    return False
 
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        if not path:
-            return
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_AGENT_S)
-        try:
-            connection.connect(path)
-            self._connect(connection)  # type: ignore[attr-defined]
-        except (OSError, paramiko.SSHException):
-            connection.close()
-            self._conn = None
 
-    def close(self) -> None:
-        """Close the connection to it."""
-        self._close()  # type: ignore[attr-defined]
+def _open_agent(path: str) -> paramiko.Agent | None:
+    """Return the user's SSH agent that listens at a socket; None if it does not answer in time.
+
+    paramiko.Agent takes the socket only from this program's environment, and waits for its answer without a deadline.
+    """
+    opened: list[paramiko.Agent] = []
+
+    def open_agent() -> None:
+        with _ENVIRONMENT, contextlib.suppress(OSError, paramiko.SSHException):
+            before = os.environ.get(DEFAULT_AGENT)
+            os.environ[DEFAULT_AGENT] = path
+            try:
+                opened.append(paramiko.Agent())
+            finally:
+                os.environ.pop(DEFAULT_AGENT)
+                if before is not None:
+                    os.environ[DEFAULT_AGENT] = before
+
+    if _listens(path):
+        thread = threading.Thread(target=open_agent, name="ssh-agent", daemon=True)
+        thread.start()
+        thread.join(_AGENT_S)
+    return opened[0] if opened else None
 
 
 class _Key(InMemoryPrivateKey):
@@ -73,14 +87,14 @@ class UserKeys(AuthStrategy):
     def __init__(self, host: Host) -> None:
         super().__init__(SSHConfig())
         self._host = host
-        self._agent = _Agent(agent_socket(host.agent))
+        self._agent = _open_agent(agent_socket(host.agent))
         self._locked: list[str] = []
         self._offered = 0
 
     def get_sources(self) -> Iterator[AuthSource]:
         """Yield each key in order."""
         named = [blob for path in self._host.identities if (blob := public_blob(Path(path)))]
-        held: Sequence[AgentKey] = self._agent.get_keys()
+        held: Sequence[AgentKey] = self._agent.get_keys() if self._agent is not None else ()
         for blob in named:
             yield from (self._source(key) for key in held if key.asbytes() == blob)
         if not self._host.identities_only:
@@ -117,7 +131,8 @@ class UserKeys(AuthStrategy):
 
     def close(self) -> None:
         """Close the connection to the SSH agent; repeated calls do nothing."""
-        self._agent.close()
+        if self._agent is not None:
+            self._agent.close()
 
     def _source(self, key: paramiko.PKey) -> AuthSource:
         self._offered += 1

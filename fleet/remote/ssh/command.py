@@ -10,7 +10,7 @@ import paramiko
 
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.ssh.connection import HostConnection, Start
+from fleet.remote.ssh.connection import HostConnection
 from fleet.remote.ssh.errors import translate
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
@@ -25,34 +25,34 @@ OnOutput = Callable[[str, bytes], None]
 """Called with the stream, ``stdout`` or ``stderr``, and its bytes; with no bytes now and then."""
 
 
-def run_remote(connection: HostConnection, start: Start, on_output: OnOutput) -> int:
+def run_remote(connection: HostConnection, command: str, on_output: OnOutput) -> int:
     """Run a command line, and return its exit code.
 
     Args:
         connection: Connection to the host; the command ends if it is severed.
-        start: The command, with which the connection may have been made.
+        command: The command line, for the shell of the host.
         on_output: Takes the output.
 
     Raises:
         UnreachableError: the connection broke, or the host does not start the command.
     """
-    session = connection.open_session(ANSWER_S, start.window)
+    session = connection.open_session(ANSWER_S)
     doing = "starting the command"
     with Watchdog(connection.sever, ANSWER_S) as watchdog:
         try:
-            connection.execute(session, start.command)
+            session.exec_command(command)
         except (paramiko.SSHException, OSError, EOFError) as error:
             if watchdog.fired:
                 raise no_answer(connection.host, ANSWER_S, doing) from error
             raise _broken(connection, session, error, doing) from error
-    _read_all(session, on_output)
+    _read_all(connection, session, on_output)
     session.status_event.wait(_EXIT_S)
     if session.exit_status < 0:
         raise _broken(connection, session, EOFError(), "running the command")
     return int(session.exit_status)
 
 
-def _read_all(session: paramiko.Channel, on_output: OnOutput) -> None:
+def _read_all(connection: HostConnection, session: paramiko.Channel, on_output: OnOutput) -> None:
     """Pass the output on until its end, or until the command has ended and is quiet."""
     readable = select.poll()  # select() takes no descriptor above 1023
     readable.register(session.fileno(), select.POLLIN)
@@ -60,14 +60,15 @@ def _read_all(session: paramiko.Channel, on_output: OnOutput) -> None:
     while True:
         ended = session.eof_received or session.closed
         readable.poll(_TICK_S * 1000)
-        is_read = False
+        read = []
         if session.recv_ready():
-            on_output("stdout", session.recv(_READ))
-            is_read = True
+            read.append(("stdout", session.recv(_READ)))
         if session.recv_stderr_ready():
-            on_output("stderr", session.recv_stderr(_READ))
-            is_read = True
-        if is_read:
+            read.append(("stderr", session.recv_stderr(_READ)))
+        for stream, data in read:
+            connection.has_read(len(data))
+            on_output(stream, data)
+        if read:
             last_at = time.monotonic()
             continue
         if ended or (session.exit_status_ready() and time.monotonic() - last_at > _LINGER_S):

@@ -5,34 +5,25 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import encodings.idna  # noqa: F401 - getaddrinfo would import it, in several threads at once
 import functools
 import logging
-import math
 import shlex
 import socket
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import paramiko
+from fabric import Config, Connection
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from fleet.errors import UnreachableError
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import UserKeys
-from fleet.remote.ssh.errors import is_cut, translated
-from fleet.remote.ssh.internals import (
-    await_command,
-    await_opened,
-    make_client,
-    make_transport,
-    open_socket,
-    prepare,
-    tune,
-)
+from fleet.remote.ssh.errors import is_cut, translate, translated
+from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.proxy import Proxy
-from fleet.remote.ssh.receiving import PACKET, WINDOW
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
@@ -49,33 +40,13 @@ _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # host key algorith
 # AES-GCM is three times as fast as AES-CTR with its HMAC. Other ciphers of paramiko have lower priority, without CBC
 # modes and 3DES.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+_PACKET = 128 * 1024  # largest packet that hosts may send: four times the usual size, because each one takes time
 _CLOSE_S = 2.0
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # before the next connection to a host that closed the last one at once
 _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, whose error names the deadline
 
 # Without a handler, Python prints paramiko's own reports of broken connections on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-class NoSocketError(Exception):
-    """A host does not connect to one of its sockets."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """A command that is sent together with the login, which saves two round trips.
-
-    Attributes:
-        command: Command line for the shell of the host.
-        window: Bytes that the host may send before they are read; None: WINDOW.
-        on_send: Called when the command is about to be sent: from now on, it may run.
-        path: Absolute path of a Unix socket of the host, to which a connection is requested instead of the command;
-            empty: the command is sent.
-    """
-
-    command: str
-    window: int | None = None
-    on_send: Callable[[], object] = lambda: None
-    path: str = ""
 
 
 class HostConnection:
@@ -83,135 +54,70 @@ class HostConnection:
 
     Attributes:
         host: The connected host.
-        client: The client of paramiko. Fabric's ``run`` and ``put`` are not used: both are slow
-            (https://github.com/pyinvoke/invoke/issues/1079). Its gateways are not used: ``ssh -W`` honours all
-            options of ssh_config for jump hosts.
+        fabric: The connection of fabric. Its ``run`` and ``put`` are not used: ``run`` keeps all output, as text, and
+            ``put`` requires SFTP. Its gateways are not used: ``ssh -W`` honours all options of ssh_config.
     """
 
-    def __init__(self, host: Host, client: paramiko.SSHClient, proxy: Proxy | None = None) -> None:
+    def __init__(self, host: Host, fabric: Connection, guard: GuardedSocket, proxy: Proxy | None = None) -> None:
         self.host = host
-        self.client = client
+        self.fabric = fabric
+        self._guard = guard
         self._proxy = proxy
-        self._early: paramiko.Channel | None = None  # that was requested together with the login
-        self._early_path = ""
-        self._is_early_taken = False
+        self.has_read = guard.has_read
 
     @property
     def transport(self) -> paramiko.Transport:
-        """The transport of the client.
+        """The transport.
 
         Raises:
             EOFError: the connection is closed.
         """
-        transport = self.client.get_transport()
+        transport: paramiko.Transport | None = self.fabric.client.get_transport()
         if transport is None:
             raise EOFError
         return transport
 
-    def prepare(self, start: Start, transport: paramiko.Transport) -> None:
-        """Send a request together with the login of a transport that is not started yet, if that is possible."""
-        self._early = prepare(transport, start.command, start.path, start.window, start.on_send)
-        self._early_path = start.path
-
-    def _take_early(self, path: str) -> paramiko.Channel | None:
-        """Return the channel of the login if it leads to this socket, or to a session if `path` is empty; once."""
-        if self._is_early_taken or self._early_path != path:
-            return None
-        self._is_early_taken = True
-        return self._early
-
-    def open_session(self, deadline_s: float, window: int | None = None) -> paramiko.Channel:
-        """Open a session in which one command can run; the first one is that of the command of the login.
+    def open_session(self, deadline_s: float) -> paramiko.Channel:
+        """Open a session in which one command can run.
 
         Args:
             deadline_s: Longest time, in seconds.
-            window: Bytes that the host may send before they are read; None: WINDOW.
 
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
         """
-        early = self._take_early("")
-
-        def open_channel() -> paramiko.Channel:
-            if early is not None:
-                return await_opened(early)
-            session: paramiko.Channel = self.transport.open_session(window_size=window)
-            tune(session)
-            return session
-
-        return self._open(open_channel, deadline_s, "opening a session")
-
-    def open_socket(self, path: str, deadline_s: float, window: int | None = None) -> paramiko.Channel:
-        """Open a connection to a Unix socket of the host; the first one is that of the login if it leads there.
-
-        Args:
-            path: Absolute path of the socket.
-            deadline_s: Longest time, in seconds.
-            window: As for `open_session`.
-
-        Raises:
-            NoSocketError: nothing listens at the socket, or the SSH server does not forward to sockets.
-            UnreachableError: the host did not answer within `deadline_s` seconds.
-        """
-        early = self._take_early(path)
-
-        def open_channel() -> paramiko.Channel:
-            try:
-                return await_opened(early) if early is not None else open_socket(self.transport, path, window)
-            except paramiko.ChannelException as error:
-                raise NoSocketError from error
-
-        return self._open(open_channel, deadline_s, "connecting to the agent")
-
-    def _open(self, open_channel: Callable[[], T], deadline_s: float, doing: str) -> T:
+        doing = "opening a session"
         with Watchdog(self.sever, deadline_s) as watchdog, translated(self.host, doing):
             try:
-                return open_channel()
+                if not self.transport.is_active():
+                    raise self.transport.get_exception() or EOFError
+                session: paramiko.Channel = self.fabric.create_session()
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired:
                     raise no_answer(self.host, deadline_s, doing) from error
                 raise
-
-    def execute(self, session: paramiko.Channel, command: str) -> None:
-        """Run a command in an open session, or wait until the host runs the command of the login.
-
-        Raises:
-            SSHException: the host does not run it, or the connection broke.
-            EOFError: the connection broke.
-        """
-        if session is self._early:
-            await_command(session)
-        else:
-            session.exec_command(command)
+        self._guard.watch(session)
+        return session
 
     def sever(self) -> None:
         """Shut the socket down, from any thread; blocked calls on the connection raise an error."""
-        transport = self.client.get_transport()
-        if transport is not None:
-            with contextlib.suppress(OSError, EOFError):
-                transport.sock.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._guard.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
-        _close(self.client)
+        self.sever()
+        transport = self.fabric.client.get_transport()
+        self.fabric.client.close()
+        if transport is not None and transport.is_alive():
+            transport.join(_CLOSE_S)
+        self._guard.close()
         if self._proxy is not None:
             self._proxy.close()
 
 
-def _close(client: paramiko.SSHClient) -> None:
-    transport = client.get_transport()
-    if transport is None:
-        return
-    with contextlib.suppress(OSError, EOFError):
-        transport.sock.shutdown(socket.SHUT_RDWR)
-    client.close()
-    if transport.is_alive():
-        transport.join(_CLOSE_S)
-    transport.sock.close()
-
-
 def connect(
-    host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, start: Start | None = None
+    host: Host, key_path: Path, *, connect_timeout_s: float = 10.0, window: int | None = None
 ) -> HostConnection:
     """Connect to `host` and log in with the fleet's key, or with the user's keys if the host belongs to the user.
 
@@ -222,12 +128,32 @@ def connect(
         host: The host; its pinned host key is the only accepted one.
         key_path: Private key of the fleet.
         connect_timeout_s: Longest time until the connection is open, in seconds.
-        start: The first command or socket, which is requested together with the login if possible; in any case, it
-            must be opened with `open_session` and `execute`, or with `open_socket`.
+        window: Bytes that a session may receive before they are read; None: WINDOW.
 
     Raises:
         UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.
     """
+    pinned = _pinned_key(host)
+    ends_at = time.monotonic() + connect_timeout_s
+
+    def left_s() -> float:
+        return max(0.1, round(ends_at - time.monotonic(), 1))
+
+    for pause_s in _PAUSES_S:
+        try:
+            return _connect(host, pinned, key_path, left_s(), window or WINDOW)
+        except _ClosedAtOnceError:  # too many connections to this host have not logged in yet: MaxStartups of sshd
+            if time.monotonic() + pause_s >= ends_at:
+                break
+            time.sleep(pause_s)
+    return _connect(host, pinned, key_path, left_s(), window or WINDOW)
+
+
+class _ClosedAtOnceError(UnreachableError):
+    """The server closed the connection before it sent anything."""
+
+
+def _connect(host: Host, pinned: paramiko.PKey, key_path: Path, timeout_s: float, window: int) -> HostConnection:
     with contextlib.ExitStack() as stack:
         proxy = started_proxy(host) if host.proxy else None
         if proxy is not None:
@@ -235,37 +161,59 @@ def connect(
         keys = UserKeys(host) if host.is_users else None
         if keys is not None:
             stack.callback(keys.close)
-
-        pinned = _pinned_key(host)
-
-        def make(sock: Any, **options: Any) -> paramiko.Transport:
-            transport = _transport(sock, pinned.get_name(), **options)
-            if start is not None:
-                connection.prepare(start, transport)
-            return transport
-
-        client, open_client = _make_client(host, pinned, key_path, connect_timeout_s, proxy, keys, make)
-        connection = HostConnection(host, client, proxy)
+        with translated(host):
+            guard = GuardedSocket(proxy.socket if proxy else _dial(host, timeout_s), window)
+        stack.callback(guard.close)
+        fabric = _make_connection(host, pinned, key_path, timeout_s, guard, keys, window)
+        connection = HostConnection(host, fabric, guard, proxy)
         stack.callback(connection.close)
-        _open(connection, open_client, connect_timeout_s, proxy, keys)
+        _open(connection, guard, timeout_s, proxy, keys)
+        guard.allow_sessions()
         stack.pop_all()
     if keys is not None:
         keys.close()
     return connection
 
 
+def open_checked(begin: Callable[[], T]) -> T:
+    """Begin an SSH connection; raise an SSHException for any exception with which a hostile server ends it.
+
+    paramiko's thread passes on what its parsers and the cryptography raise, of any type.
+    """
+    try:
+        return begin()
+    except (paramiko.SSHException, OSError, EOFError):
+        raise
+    except Exception as error:
+        raise paramiko.SSHException(f"the server sent invalid data: {type(error).__name__}: {error}") from error
+
+
+def _dial(host: Host, timeout_s: float) -> socket.socket:
+    """Connect, send small packets without delay, and end a connection whose peer acknowledges nothing."""
+    place = (host.address, host.port)
+    try:
+        sock = socket.create_connection(place, timeout_s)
+    except TimeoutError as error:
+        raise no_answer(host, timeout_s, "the SSH connection was being set up") from error
+    except socket.gaierror:
+        raise
+    except OSError as error:
+        raise NoValidConnectionsError({place: error}) from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
+    if user_timeout is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, user_timeout, DEAD_AFTER_MS)
+    return sock
+
+
 def _open(
-    connection: HostConnection,
-    open_client: Callable[[], object],
-    timeout_s: float,
-    proxy: Proxy | None,
-    keys: UserKeys | None,
+    connection: HostConnection, guard: GuardedSocket, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None
 ) -> None:
     host = connection.host
     doing = "the SSH connection was being set up"
     with Watchdog(connection.sever, timeout_s) as watchdog, translated(host):
         try:
-            open_client()
+            open_checked(connection.fabric.open)
         except (paramiko.SSHException, OSError, EOFError) as error:
             # Paramiko's deadline for the server's version may end in the same moment as the watchdog.
             if watchdog.fired or watchdog.is_over or isinstance(error, TimeoutError):
@@ -274,6 +222,9 @@ def _open(
                 raise keys.refused() from error
             if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
                 raise proxy_failed(host, proxy.last_output()) from error
+            meant = translate(host, error)
+            if proxy is None and meant is not None and guard.is_refused:
+                raise _ClosedAtOnceError(meant.message, cause=meant.cause, next_steps=meant.next_steps) from error
             raise
         connection.transport.set_keepalive(KEEPALIVE_S)
 
@@ -301,28 +252,29 @@ def proxy_failed(host: Host, output: str) -> UnreachableError:
     )
 
 
-def _make_client(
+def _make_connection(
     host: Host,
     pinned: paramiko.PKey,
     key_path: Path,
     timeout_s: float,
-    proxy: Proxy | None,
+    guard: GuardedSocket,
     keys: UserKeys | None,
-    transport_factory: Callable[..., paramiko.Transport],
-) -> tuple[paramiko.SSHClient, Callable[[], object]]:
+    window: int,
+) -> Connection:
+    """Return a connection that is not open yet, which accepts only the pinned host key."""
     options: dict[str, Any] = {
         **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
         "look_for_keys": False,
         **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
-        "transport_factory": transport_factory,
-        "sock": proxy.socket if proxy is not None else None,
+        "transport_factory": lambda sock, **more: _transport(sock, pinned.get_name(), window, **more),
+        "sock": guard,
     }
-    # fabric rounds down, and treats 0 as no timeout
-    client, open_client = make_client(host.address, host.port, host.user, max(1, math.ceil(timeout_s)), options)
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    config = Config(lazy=True, ssh_config=paramiko.SSHConfig())  # lazy: without configuration files
+    connection = Connection(host.address, user=host.user, port=host.port, config=config, connect_kwargs=options)
+    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
-    client.get_host_keys().add(name, pinned.get_name(), pinned)
-    return client, open_client
+    connection.client.get_host_keys().add(name, pinned.get_name(), pinned)
+    return connection
 
 
 def _load_key(path: Path) -> paramiko.PKey:
@@ -353,22 +305,12 @@ def _pinned_key(host: Host) -> paramiko.PKey:
         ) from error
 
 
-def _transport(sock: Any, key_type: str, **options: Any) -> paramiko.Transport:
+def _transport(sock: GuardedSocket, key_type: str, window: int, **options: Any) -> paramiko.Transport:
     """Return a transport that accepts only host keys of a type, so that no number of another key is parsed."""
-    if isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX:
-        _tune(sock)
-    transport = make_transport(sock, default_window_size=WINDOW, default_max_packet_size=PACKET, **options)
+    transport = paramiko.Transport(sock, default_window_size=window, default_max_packet_size=_PACKET, **options)
     security = transport.get_security_options()
     security.kex = KEY_EXCHANGES
     security.key_types = [name for name in security.key_types if name in _SIGNATURES.get(key_type, (key_type,))]
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]
-    security.ciphers = (*_CIPHERS, *kept)
+    security.ciphers = (*(name for name in _CIPHERS if name in security.ciphers), *kept)
     return transport
-
-
-def _tune(sock: socket.socket) -> None:
-    """Send small packets without delay, and end a connection whose peer acknowledges nothing."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
-    if user_timeout is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, user_timeout, DEAD_AFTER_MS)

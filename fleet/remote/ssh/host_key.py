@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 
 import paramiko
 
 from fleet.remote.fanout import no_answer
-from fleet.remote.ssh.connection import KEY_EXCHANGES, proxy_failed, started_proxy
+from fleet.remote.ssh.connection import KEY_EXCHANGES, open_checked, proxy_failed, started_proxy
 from fleet.remote.ssh.errors import translated
+from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.watchdog import Watchdog
 from provision.model import Host
 
@@ -45,11 +47,12 @@ def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
 def _shown(host: Host, near: socket.socket, timeout_s: float) -> str:
     doing = "showing its host key"
     with translated(host):
-        transport = paramiko.Transport(near)
+        guard = GuardedSocket(near, WINDOW)
+        transport = paramiko.Transport(guard)
 
     def sever() -> None:
         with contextlib.suppress(OSError):
-            near.shutdown(socket.SHUT_RDWR)
+            guard.shutdown(socket.SHUT_RDWR)
 
     try:
         security = transport.get_security_options()
@@ -57,7 +60,7 @@ def _shown(host: Host, near: socket.socket, timeout_s: float) -> str:
         security.key_types = (*_KINDS, *(kind for kind in security.key_types if kind not in _KINDS))
         with Watchdog(sever, timeout_s) as watchdog, translated(host, doing):
             try:
-                transport.start_client(timeout=timeout_s)
+                open_checked(functools.partial(transport.start_client, timeout=timeout_s))
                 key = transport.get_remote_server_key()
             except (paramiko.SSHException, OSError, EOFError) as error:
                 if watchdog.fired:
@@ -68,4 +71,4 @@ def _shown(host: Host, near: socket.socket, timeout_s: float) -> str:
         sever()
         transport.close()
         transport.join(timeout_s)
-        near.close()
+        guard.close()

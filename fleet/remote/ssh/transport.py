@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import TypeVar
 
 import paramiko
 
 from fleet.errors import FleetError, NotReadyError, UnreachableError
-from fleet.remote.client import ANSWER_S, AgentClient, Receiver, Transport
+from fleet.remote.client import ANSWER_S, AgentClient, Transport
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.record_buffer import LINE_MAX, LONG_LINE_MAX, NotARecordError, RecordBuffer
-from fleet.remote.ssh.connection import HostConnection, NoSocketError, Start, connect
+from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.remote.ssh.errors import translate
-from fleet.remote.ssh.internals import call_soon, drop_stderr, watch
-from fleet.remote.ssh.resident import IDLE_S, ResidentAgent
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 from provision.model import Host
 from train import pack
-from train.agent.protocol.records import Hello, KeepRunning, MalformedRecordError, Record, decode, encode
+from train.agent.protocol.records import Hello, MalformedRecordError, Record, decode, encode
 
 T = TypeVar("T")
 
@@ -34,12 +30,10 @@ _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
 _READ = 256 * 1024
 _SLOWEST = 32 * 1024  # minimum bytes per second of an answer in progress
 _STDERR_KEPT = 8 * 1024
-_STDERR_S = 0.5
+_STDERR_S = 0.5  # while an answer is awaited, stderr is read now and then
 _NOISE_LINES = 100
 _EXIT_S = 2.0
-_RESIDENT_S = 5.0  # until a resident agent answers, also on a busy host; one that is started takes about 0.1 s
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
-_LAST_CHANCE_S = 0.2  # for the thread of the loop to read it
 _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 
@@ -67,71 +61,14 @@ def open_agent(
     with _PACKING:
         archive = pack.build_agent()
     python = host.python or "python3"
-    start = Start(pack.bootstrap_command(python, host.root, archive.digest, host.shared), window)
-    resident = ResidentAgent(host, key_path)
-    connection = connect(
-        host, key_path, connect_timeout_s=connect_timeout_s, start=replace(start, path=resident.socket)
-    )
+    connection = connect(host, key_path, connect_timeout_s=connect_timeout_s, window=window)
     try:
-        client = _reach_resident(connection, resident, archive.digest, deadline_s, window)
-        if client is None:
-            transport = SSHTransport(connection, connection.open_session(deadline_s, window), python)
-            transport.execute(start.command, deadline_s)
-            hello = transport.greet(archive.data, deadline_s)
-            if resident.learn(hello.socket, is_running=hello.resident):
-                transport.send(KeepRunning(IDLE_S), doing="the agent was being started", deadline_s=deadline_s)
-            client = AgentClient(transport, host, hello)
+        transport = SSHTransport(connection, connection.open_session(deadline_s), python)
+        transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
+        return AgentClient(transport, host, transport.greet(archive.data, deadline_s))
     except BaseException:
         connection.close()
         raise
-    return client
-
-
-def _reach_resident(
-    connection: HostConnection, resident: ResidentAgent, digest: str, deadline_s: float, window: int | None
-) -> AgentClient | None:
-    """Return a client of the agent that stays on the host, or None if none of this version does."""
-    if not resident.socket:
-        return None
-    channel = hello = None
-    try:
-        channel = connection.open_socket(resident.socket, deadline_s, window)
-        transport = SSHTransport(connection, channel, "", is_resident=True)
-        hello = transport.greet(b"", min(deadline_s, _RESIDENT_S))
-        if hello.agent == digest:
-            resident.keep()
-            return AgentClient(transport, connection.host, hello)
-    except NoSocketError:
-        pass
-    except FleetError:
-        if not connection.transport.is_active():
-            resident.forget()
-            raise
-    resident.forget()
-    if channel is not None:
-        channel.close()  # an agent that answers later ends then
-    return None
-
-
-class _Passing:
-    """State of records that are passed to a receiver.
-
-    Attributes:
-        receiver: The receiver.
-        is_over: The receiver takes no more, or an error occurred.
-        has_ended: The data has ended.
-        error: The error.
-        next: The next record for the receiver, its payload, and the size of both.
-        began: Time since which the next record has been awaited; inf: while the receiver has no room.
-    """
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-        self.is_over = Event()
-        self.has_ended = False
-        self.error: Exception | None = None
-        self.next: tuple[Record, bytes, int] | None = None
-        self.began = time.monotonic()
 
 
 class SSHTransport(Transport):
@@ -142,21 +79,14 @@ class SSHTransport(Transport):
         received: Number of bytes of all records and payloads that were received.
     """
 
-    def __init__(
-        self, connection: HostConnection, session: paramiko.Channel, python: str, *, is_resident: bool = False
-    ) -> None:
+    def __init__(self, connection: HostConnection, session: paramiko.Channel, python: str) -> None:
         self.connection = connection
-        self._is_resident = is_resident  # connected to its socket, which has no exit code
         self._session = session
         self._python = python
         self._greeted = False
         self.received = 0
         self._input = RecordBuffer()
-        self._passing: _Passing | None = None
-        self._passing_lock = Lock()
         self._stderr = b""
-        # If what it writes to stderr is not dropped, it is read now and then while an answer is awaited.
-        self._longest_wait_s = math.inf if drop_stderr(session, _STDERR_KEPT) else _STDERR_S
 
     @property
     def has_input(self) -> bool:
@@ -174,81 +104,6 @@ class SSHTransport(Transport):
         self.received += size
         return record, payload
 
-    def pass_on(self, receiver: Receiver, deadline_s: float, waiting_for: str) -> bool:
-        """Pass records to a receiver in the thread of the loop until it takes no more."""
-        passing = self._passing = _Passing(receiver)
-        self._session.settimeout(0)
-        if not watch(self._session, self._pass_received):
-            self._passing = None
-            return False
-        try:
-            is_late = False
-            left_s = deadline_s
-            while not passing.is_over.wait(max(_LAST_CHANCE_S, min(deadline_s, left_s))):
-                left_s = passing.began + self._input.pending / _SLOWEST + deadline_s - time.monotonic()
-                if is_late and left_s <= 0:
-                    raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
-                is_late = left_s <= 0  # this program may have been stopped while data arrived: the loop reads it now
-        finally:
-            with self._passing_lock:
-                self._passing = None
-        if passing.error is not None:
-            raise passing.error
-        if passing.has_ended:
-            raise self._ended(waiting_for)
-        return True
-
-    def resume(self) -> None:
-        """Pass records to a receiver that has room again, from any thread."""
-        call_soon(self._resume)
-
-    def _resume(self) -> None:
-        passing = self._passing
-        if passing is not None:
-            passing.began = time.monotonic()
-            self._pass_received()
-
-    def _pass_received(self) -> None:
-        """Pass what was received to the receiver while it has room; called in the thread of the loop."""
-        with self._passing_lock:
-            passing = self._passing
-            if passing is None or passing.is_over.is_set() or math.isinf(passing.began):
-                return
-            try:
-                is_over = self._pass_some(passing)
-            except NotARecordError as error:
-                passing.error, is_over = self._not_an_agent(error.line), True
-            except Exception as error:  # noqa: BLE001 - raised again by pass_on
-                passing.error, is_over = error, True
-            if is_over:
-                passing.is_over.set()
-
-    def _pass_some(self, passing: _Passing) -> bool:
-        """Pass records on; return whether the receiver takes no more."""
-        while True:
-            passing.next = passing.next or self._input.next()
-            if passing.next is None:
-                if not self._has_data():
-                    return False
-                data = self._session.recv(_READ)
-                if not data:
-                    passing.has_ended = True
-                    return True
-                self._input.feed(data)
-            elif not passing.receiver.has_room():
-                passing.began = math.inf
-                return False
-            else:
-                received, passing.next = passing.next, None
-                self.received += received[2]
-                passing.began = time.monotonic()
-                if not passing.receiver.take(*received):
-                    return True
-
-    def _has_data(self) -> bool:
-        """Return whether the session has data, or its end."""
-        return bool(self._session.recv_ready() or self._session.eof_received or self._session.closed)
-
     def sever(self) -> None:
         """End pending calls with an error, from any thread."""
         self.connection.sever()
@@ -264,7 +119,7 @@ class SSHTransport(Transport):
         doing = "the agent was being started"
         with Watchdog(self.connection.sever, deadline_s) as watchdog:
             try:
-                self.connection.execute(self._session, command)
+                self._session.exec_command(command)
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise self._broken(error, watchdog, deadline_s, doing) from error
 
@@ -339,9 +194,11 @@ class SSHTransport(Transport):
     def _await_data(self, until: float) -> bytes:
         while True:
             left_s = max(_LAST_WAIT_S, until - time.monotonic())
-            self._session.settimeout(min(left_s, self._longest_wait_s))
+            self._session.settimeout(min(left_s, _STDERR_S))
             try:
-                return self._session.recv(_READ)
+                data = self._session.recv(_READ)
+                self.connection.has_read(len(data))
+                return data
             except TimeoutError:
                 if time.monotonic() >= until:
                     raise
@@ -349,7 +206,9 @@ class SSHTransport(Transport):
 
     def _keep_stderr(self) -> None:
         while self._session.recv_stderr_ready():
-            self._stderr = (self._stderr + self._session.recv_stderr(_READ))[-_STDERR_KEPT:]
+            data = self._session.recv_stderr(_READ)
+            self.connection.has_read(len(data))
+            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
@@ -376,15 +235,13 @@ class SSHTransport(Transport):
     def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
         """Return the error for an exception of paramiko; if the agent hangs, shut the connection down."""
         if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
-            if self._greeted or not self._is_resident:  # else another agent is started through the connection
-                self.connection.sever()
+            self.connection.sever()
             return no_answer(self.connection.host, deadline_s, doing)
         return self._ended(doing)
 
     def _ended(self, doing: str) -> FleetError:
         """Return the error for the end of the data: the agent ended, or the connection broke."""
-        if not self._is_resident:
-            self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
+        self._session.status_event.wait(_EXIT_S)  # the exit code comes after the end of output
         self._keep_stderr()
         status = self._session.exit_status
         transport = self._session.get_transport()

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
 import time
 from collections.abc import Callable
 
-from fleet.remote.ssh.loop import LOOP
+
+class _Alarms(threading.Thread):
+    """Calls functions at their times; one thread for all connections."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ssh-alarms", daemon=True)
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+
+    def call_at(self, time_s: float, call: Callable[[], object]) -> None:
+        """Call a function at a time of the monotonic clock."""
+        with self._changed:
+            heapq.heappush(self._waiting, (time_s, next(self._numbers), call))
+            if self.ident is None:
+                self.start()
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Wait for the next time, and call its function."""
+        while True:
+            with self._changed:
+                while not self._waiting or self._waiting[0][0] > time.monotonic():
+                    wait_s = self._waiting[0][0] - time.monotonic() if self._waiting else None
+                    self._changed.wait(wait_s)
+                call = heapq.heappop(self._waiting)[2]
+            call()
+
+
+_ALARMS = _Alarms()
 
 
 class Watchdog:
@@ -39,21 +70,19 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         self.progressed()
-        self._timer = LOOP.call_at(self._progressed_at + self._deadline_s, self._check)
+        _ALARMS.call_at(self._progressed_at + self._deadline_s, self._check)
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._has_left = True
-        self._timer.cancel()
 
     def _check(self) -> None:
         with self._lock:
             if self._has_left:
                 return
-            ends_at = self._progressed_at + self._deadline_s
-            if time.monotonic() < ends_at:
-                self._timer = LOOP.call_at(ends_at, self._check)
+            if not self.is_over:
+                _ALARMS.call_at(self._progressed_at + self._deadline_s, self._check)
                 return
             self.fired = True
             self._sever()

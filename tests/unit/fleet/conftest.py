@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.commands.fleets import extend, up
-from fleet.fleets import agents
 from provision.model import FleetSpec, Host, Instance
 from tests.unit.fleet.clouds import World, host
 
@@ -22,5 +20,5 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(up, "reach", reach)
     monkeypatch.setattr(extend, "reach", reach)
-    monkeypatch.setattr(agents, "dialing", nullcontext)
+
     return World(tmp_path / "state")

@@ -7,8 +7,6 @@ ROOT/                       one fleet's files on this host, readable only by the
     active                  locked by the supervisor of the running job; names it
     queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs
-    resident                locked by the resident agent; describes it
-    resident.sock           its socket
     boot                    program that the startup script of an instance runs after a restart
     hook/                   code that a task's interpreter runs first
     warm/                   socket and ID of the process from which tasks are forked
@@ -98,8 +96,6 @@ class HostPaths(_Roots):
     probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
     boot = _Path("boot")  # program that rejoins the running job after a restart of the host
     hook = _Path("hook")  # directory of the code that a task's interpreter runs first
-    resident = _Path("resident")  # file that the resident agent keeps locked
-    resident_socket = _Path("resident.sock")  # socket of the resident agent
     warm = _Path("warm")  # directory of the process from which tasks are forked
     venvs = _Path("venvs", of="common")  # directory of the virtual environments
     venvs_lock = _Path("venvs/lock", of="common")  # locked while a virtual environment is made

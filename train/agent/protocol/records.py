@@ -7,7 +7,6 @@ their default, so that a client can follow a job which an older agent supervises
 One exec of the agent on a host is one conversation:
 
     agent   → Hello
-    client  → KeepRunning                                (no answer)
     client  → Prepare            agent → NeedContents    (which contents are not yet on the host)
     client  → Chunk* Chunk(0)                            (these contents in that order, in blocks of 512 KiB at most
                                                           (files/blocks.py); nothing if it is empty)
@@ -435,12 +434,6 @@ class Follow(NamedTuple):
     with_output: bool = False  # of a follower to the supervisor: send short output together with its notification
 
 
-class KeepRunning(NamedTuple):
-    """Stay on the host after this conversation, as its resident agent. The agent does not answer."""
-
-    idle_s: float  # longest time without a connection
-
-
 class ReadClock(NamedTuple):
     """Request the time of the host."""
 
@@ -598,8 +591,6 @@ class Hello(NamedTuple):
     python: str  # version that runs it
     pid: int
     address: str = ""  # of the host, as other hosts reach it most likely
-    socket: str = ""  # path for connections to a resident agent; empty: the host cannot have one
-    resident: bool = False  # the host has one of this version
 
 
 class NeedContents(NamedTuple):
@@ -1024,7 +1015,7 @@ class End(NamedTuple):
 
 
 _RECORDS = (
-    KeepRunning, Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
+    Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
     PipWheel, ShareEnvironment, SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,

@@ -11,7 +11,6 @@ from train.agent.host.warm_process import end_warm
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal, Release, Released, Stop
-from train.agent.requests.resident import end_resident
 from train.agent.requests.stop import stop
 
 SHARED_DIRECTORY = ".fleet"  # of all fleets on a host; removed with the last of them
@@ -31,8 +30,6 @@ def release_host(channel: Channel, host: HostPaths, request: Release) -> Release
     for paths in newest_tasks(host, _JOBS):
         job, task = os.path.split(paths.directory)
         running |= stop(channel, host, Stop(os.path.basename(job), task, request.grace_s)).running
-    for slot in [host] if host.shared else host.slots():
-        end_resident(slot)
     end_warm(host.warm)
     _remove(host.root)
     shared = os.path.dirname(host.root)

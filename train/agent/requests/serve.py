@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Optional, Type, Union
 
     from train.agent.requests.prepare import Reservation
-    from train.agent.requests.resident import Login
 
 IDLE_S = 3600.0  # for the next request
 _LAST_OF_HOST = 4  # arguments before those of `enter`
-_LONGEST_SOCKET = 107  # bytes of the path of a socket, unix(7)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Module of the agent and function that answer a request: ``answer(channel, host, request)`` returns the answer,
 # or None if it has sent everything itself.
@@ -56,18 +54,12 @@ class Conversation:
         channel: The connection.
         host: Paths of the fleet on this host.
         umask: With which the user's script is started.
-
-    Attributes:
-        idle_s: Time for which the agent is to stay on the host without a connection; 0: it ends.
-        login: Of this process, if it is to stay.
     """
 
     def __init__(self, channel: Channel, host: HostPaths, umask: int) -> None:
         self._channel = channel
         self._host = host
         self._umask = umask
-        self.idle_s = 0.0
-        self.login: "Optional[Login]" = None
         self._reservation: "Optional[Reservation]" = None
 
     def run(self) -> None:
@@ -95,10 +87,6 @@ class Conversation:
             self._reservation.end_relay()  # a process with threads must not fork; all hosts are prepared by now
         if isinstance(request, records.Prepare):
             self._prepare(request)
-        elif isinstance(request, records.KeepRunning):
-            from train.agent.requests.resident import read_login
-
-            self.idle_s, self.login = max(0.0, min(request.idle_s, IDLE_S)), read_login(self._umask)
         elif isinstance(request, records.Chunk):
             # Part of a refused or unrequested stream: skipped before the next request.
             self._channel.pass_over(request.payload)
@@ -189,14 +177,6 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.join(os.path.expanduser("~"), os.path.expanduser(path)))
 
 
-def _has_resident(host: HostPaths, digest: str) -> bool:
-    if not os.path.exists(host.resident):
-        return False
-    from train.agent.requests.resident import has_resident
-
-    return has_resident(host, digest)
-
-
 def main() -> None:
     """Hold one conversation on stdin and stdout, or run a program in the environment of a task.
 
@@ -211,29 +191,11 @@ def main() -> None:
 
         job, slot, *words = sys.argv[_LAST_OF_HOST:]
         enter(host, job, slot, words, umask)
-    conversation = converse(host, digest, umask)
-    if conversation is not None and conversation.login is not None:
-        from train.agent.requests.resident import stay
-
-        stay(host, digest, conversation.login, conversation.idle_s, lambda: converse(host, digest, umask))
-
-
-def converse(host: HostPaths, digest: str, umask: int) -> Optional[Conversation]:
-    """Hold one conversation on stdin and stdout; return it, or None if the client has gone before.
-
-    Args:
-        host: Paths of the fleet on this host.
-        digest: Hash of the agent.
-        umask: With which the user's script is started.
-    """
     channel = Channel(0, 1)
     version = "{}.{}.{}".format(*sys.version_info[:3])
     address = host_address(os.environ.get("SSH_CONNECTION", ""))
-    socket = host.resident_socket if len(os.fsencode(host.resident_socket)) <= _LONGEST_SOCKET else ""
-    conversation = Conversation(channel, host, umask)
     try:
-        channel.send(records.Hello(digest, version, os.getpid(), address, socket, _has_resident(host, digest)))
+        channel.send(records.Hello(digest, version, os.getpid(), address))
     except ClientGoneError:
-        return None
-    conversation.run()
-    return conversation
+        return
+    Conversation(channel, host, umask).run()
