@@ -35,7 +35,7 @@ def _live(session: Session, workers: int) -> None:
     session.measure(
         f"live logs of {workers} hosts, {lines * workers:,} lines of {_LINE_BYTES} bytes",
         {
-            "fleet train": lambda: read(hosts.fleet("train", str(script), "--", str(lines), "text")),
+            "fleet train": lambda: read(hosts.fleet("train", "--raw", str(script), "--", str(lines), "text")),
             "pdsh": lambda: read(hosts.pdsh(emit)),
         },
         [Goal("rate", "fleet train", "pdsh", 4.0, at_least=True), Goal("client_cpu", "fleet train", "pdsh")],
@@ -60,7 +60,7 @@ def _stored(session: Session, workers: int) -> None:
     session.measure(
         f"logs of a finished job on {workers} hosts, {size // 1_000_000} MB in all",
         {
-            "fleet logs": lambda: read(hosts.fleet("logs")),
+            "fleet logs": lambda: read(hosts.fleet("logs", "--raw")),
             "pdsh cat": lambda: read(hosts.pdsh(f"cat {copy}")),
         },
         _stored_goals(hosts),

@@ -52,7 +52,8 @@ def test_user_errors_without_a_fleet_are_refused(
     ran = program.run(*arguments, code=code, env=NO_CREDENTIALS)
     assert message in ran.err
     assert "next:" in ran.err or "hint:" in ran.err
-    assert len(ran.err.splitlines()) <= 4
+    lines = [line for line in ran.err.splitlines() if not line.startswith("waiting for ")]  # on a busy computer
+    assert len(lines) <= 4
     assert not ran.out
     assert not list((program.state / "local").glob("*"))
 
