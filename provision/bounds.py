@@ -33,7 +33,7 @@ def check_text(text: str) -> str:
 def limit_cpu(seconds: float) -> Iterator[None]:
     """Raise CpuLimitError if the block takes more CPU time; Python also interrupts a regular expression for it.
 
-    Only the main thread receives signals, so that there is no limit in others.
+    Only the main thread receives signals; other threads have no time limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -130,7 +130,7 @@ def test_a_job_is_accepted_as_an_argument_and_as_an_option(
 ) -> None:
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
     for words in (("-1",), ("--job", "-1"), ("baseline",), ("--job", "baseline"), ("--job=baseline",)):
-        assert cli.run([command, *words]) == 102  # parsed: there is no fleet
+        assert cli.run([command, *words]) == 102  # the arguments were parsed; no fleet exists
         assert "does not exist" in capsys.readouterr().err
 
 

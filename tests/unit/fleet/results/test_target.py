@@ -156,7 +156,7 @@ def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
     assert complete_tasks(str(directory)) == {"w": "print", "v": "v"}
     (directory / "model/a").write_bytes(b"x")
     assert complete_tasks(str(directory)) == {"v": "v"}
-    with Target(directory, "j") as target:  # replaced by another copy: that of the task is no longer here
+    with Target(directory, "j") as target:  # another copy replaced the file of the task
         receive(target, [item("model/b", b"3")], b"3")
     (directory / "model/a").unlink()
     assert complete_tasks(str(directory)) == {}

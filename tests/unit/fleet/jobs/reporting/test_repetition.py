@@ -112,7 +112,7 @@ class Shown:
 
 
 def confirm(capsule: Capsule, answer: bool | None, *, dry_run: bool = False) -> list[str]:
-    """Return what is shown before a capsule runs; `answer` is that of the user, None: there is no terminal."""
+    """Return what is shown before a capsule runs; `answer` is the answer of the user, None without a terminal."""
     asked = None if answer is None else lambda _: answer
     shown = Shown()
     services = Services(Store(Path("none")), lambda _: True, confirm_keys=asked)
