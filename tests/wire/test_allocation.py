@@ -136,13 +136,16 @@ def test_the_first_process_reports_tasks_that_train_alone(pair: Pair, tmp_path: 
     continue_file = tmp_path / "go-on"
     processes = [pair.start(rank, "alone", str(continue_file)) for rank in (0, 1)]
 
+    times: dict[str, set[float]] = {}
+
     def measured() -> bool:
-        sockets = [str(path) for path in find_paths(pair.temporary, "**/control")]
-        answers = [control.query(path, 5) or [] for path in sockets]
-        return sum(any(isinstance(record, Usage) for record in answer) for answer in answers) == 2
+        for path in map(str, find_paths(pair.temporary, "**/control")):
+            usages = [record for record in control.query(path, 5) or [] if isinstance(record, Usage)]
+            times.setdefault(path, set()).update(usage.at for usage in usages)
+        return sum(len(seen) >= test_isolated_tasks.MEASURED for seen in times.values()) == 2
 
     try:
-        wait_for("the inspection of the tasks by both agents", measured, 120)
+        wait_for("the inspections of the tasks by both agents", measured, 120)
     finally:
         continue_file.touch()
         first, second = [pair.program.finish(process) for process in processes]

@@ -12,7 +12,7 @@ from tests.program import Program
 
 pytestmark = pytest.mark.wire
 
-_MEASURED = 5  # times, in which the port is checked often enough to be certain
+MEASURED = 5  # times, in which the port is checked often enough to be certain
 MESSAGE = "no task opened its port: each of the 2 tasks trained alone"
 
 # Ends when the test has seen that the agent inspected all tasks several times.
@@ -45,7 +45,7 @@ def _trained(two: Program, tmp_path: Path, *arguments: str) -> list[dict[str, ob
         events.append(json.loads(line))
         if events[-1]["event"] == "usage":
             measured[events[-1]["task"]] += 1
-        if len(measured) == 2 and min(measured.values()) >= _MEASURED:
+        if len(measured) == 2 and min(measured.values()) >= MEASURED:
             continue_file.touch()
     assert client.wait() == 0, events[-8:]
     return events
