@@ -1,6 +1,7 @@
 """Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
 
-Their fields are documented in docs/json.md. Those that agents report are made by fleet.remote.publication.
+Docstrings and comments of fields are the descriptions of docs/schema/events.json. Events that agents report are made
+by fleet.remote.publication.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class FleetOpened:
 
     fleet: str
     provider: str
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # names of the hosts; of the slots, if a host runs several tasks
     created_at: float
-    price_usd_h: float
-    delete_at: float = 0.0  # seconds since the epoch; 0: not deleted automatically
+    price_usd_h: float  # of all its instances together
+    delete_at: float = 0.0  # when the provider deletes it if it runs then, seconds since the epoch; 0: never
     tasks_per_host: int = 1  # if it is more than 1, `hosts` are the slots, this number on each host
     cost_usd: float = 0.0  # until now, with the instances that were replaced or released
     stop_at: float = 0.0  # when its jobs end and its hosts power off, seconds since the epoch; 0: never
@@ -80,14 +81,14 @@ class Quoted:
     provider: str
     project: str  # the project that pays; empty: the project of the credentials
     instances: int
-    offers: tuple[Offer, ...]  # in the order in which they are tried; all instances are created in one zone
-    spot: bool
+    offers: tuple[Offer, ...]  # in the order in which they are tried; all instances are created in the same zone
+    spot: bool  # the instances can be preempted at any time
     priced_at: str  # date of the prices
-    delete_after_s: int  # 0: not deleted automatically
-    notes: tuple[str, ...] = ()
+    delete_after_s: int  # from their start to their automatic deletion; 0: never
+    notes: tuple[str, ...] = ()  # what else to consider before paying, one sentence each
     max_cost_usd: float = 0.0  # limit of the fleet's cost, which shortens that time; 0: none
     used_usd: float = 0.0  # what the other instances of the fleet cost at most, with those that are gone
-    price_source: str = ""  # origin of the prices, "the Cloud Billing catalog"
+    price_source: str = ""  # the Cloud Billing catalog, or the table of this program
     stop_after_s: int = 0  # they power off after this time; 0: never
     flex_start: bool = False  # prices are those of Flex-start VMs
 
@@ -105,8 +106,8 @@ class InstanceChanged:
     """A step of an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
 
     instance: str
-    step: str
-    done: bool = False
+    step: str  # steps of a deletion begin with "delet"
+    done: bool = False  # this was the last step
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class HostConnected:
     """An SSH connection to a host is open."""
 
     host: str
-    address: str
+    address: str  # to which SSH connected
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,10 @@ class BootstrapProgress:
 
     host: str
     step: str  # downloading packages
-    detail: str = ""  # name of the package
-    part: int = 0  # of `whole`: bytes of a download, packages while they are installed
+    detail: str = ""  # subject of the step: a package, or what was installed
+    part: int = 0  # completed part of `whole`: bytes of a download, packages while they are installed
     whole: int = 0  # 0: unknown
-    done: bool = False
+    done: bool = False  # this was the last step
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,9 @@ class TaskPrepared:
     """A host reserved the resources of a task."""
 
     slot: str
-    endpoint: str
-    versions: dict[str, str] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
+    endpoint: str  # address and port of its TensorFlow server
+    versions: dict[str, str] = field(default_factory=dict)  # python, tensorflow, keras, tf_keras, if installed
+    gpus: tuple[str, ...] = ()  # their names
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,9 @@ class TaskPlanned:
     task: str  # empty: a spare, which has no task until another host is lost
     slot: str
     host: str  # address of its host
-    tf_config: str
-    command: str
-    env: dict[str, str]
+    tf_config: str  # value of TF_CONFIG, which is JSON; empty for a spare
+    command: str  # as one would type it
+    env: dict[str, str]  # variables that are added to its environment
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class JobStarted:
     script: str
     attempt: int
     members: tuple[Member, ...]
-    started_at: float
+    started_at: float  # seconds since the epoch
     attached: bool = False  # it was started before
     attempts: int = 1  # largest number of attempts; 0: no limit
     ended: bool = False  # no longer running
@@ -195,7 +196,7 @@ class JobQueued:
     script: str
     after: str  # the job before it
     members: tuple[Member, ...]
-    queued_at: float
+    queued_at: float  # seconds since the epoch
     name: str | None = None  # that the user gave it; None: none
     attached: bool = False  # it was queued before
 
@@ -217,13 +218,13 @@ class TaskState:
     attempt: int
     phase: Phase
     at: float  # seconds since the epoch, by the host's clock
-    pid: int = 0
-    exit: Exit | None = None
-    reason: str = ""
+    pid: int = 0  # 0: it has no process
+    exit: Exit | None = None  # None until the task has exited
+    reason: str = ""  # empty: unknown
     started: bool = True  # False in the phase `exited`: it was ended before any of the user's code ran
     listened: bool | None = None  # in the phase `exited`: on its port; None: unknown, or no need to
     checkpoint: str | None = None  # that this attempt starts from; empty: none is saved; None: unknown
-    reason_kind: str = "other"
+    reason_kind: str = "other"  # class of the reason: killed, disk-full, out-of-memory, preempted, hang, …
     cold: str | None = None  # why it was not forked from the warm process; empty: it was; None: not to be
 
 
@@ -235,13 +236,13 @@ class AttemptEnded:
     attempt: int
     at: float
     first_failed_task: str
-    reason: str
+    reason: str  # several reasons are on one line each
     exits: Mapping[str, Exit]  # by task
     retry_s: float  # until the next attempt, at the earliest
     attempts: int = 0  # maximum number of attempts; 0: no limit, or unknown
     preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
-    reason_kind: str = "other"
+    reason_kind: str = "other"  # as in `task_state`
     joining: tuple[str, ...] = ()  # slots whose hosts join in the next attempt (--max-workers)
 
 
@@ -271,7 +272,7 @@ class Progress:
     epoch: int = -1  # counted from 1
     epochs: int = -1
     step: int = -1  # of the epoch
-    steps: int = -1
+    steps: int = -1  # of an epoch
     metrics: Mapping[str, float] = field(default_factory=dict)  # latest values by name
     steps_per_s: float = -1.0
     activity: str | None = None  # what it does before a step: importing tensorflow; None: unknown, or it trains
@@ -323,11 +324,11 @@ class JobResult:
     outcome: Outcome
     at: float
     first_failed_task: str = ""
-    reason: str = ""
+    reason: str = ""  # several reasons are on one line each
     exits: Mapping[str, Exit] = field(default_factory=dict)  # by task
     started: bool = True  # any user code ran
     isolated: bool = False  # reported by a host that had lost contact with the others
-    reason_kind: str = "other"
+    reason_kind: str = "other"  # as in `task_state`
 
 
 @dataclass(frozen=True)
@@ -337,7 +338,7 @@ class LogChunk:
     slot: str
     task: str
     attempt: int
-    offset: int
+    offset: int  # position of its first byte in the task's log of this attempt
     data: bytes
     at: float = -1.0  # time of its first byte by the host's clock, seconds since the epoch; -1: unknown
 
@@ -354,7 +355,7 @@ class JobDiagnosed:
     traceback: str = ""  # location in the user's code
     consequences: tuple[str, ...] = ()  # tasks whose errors are consequences of the cause
     hint: str = ""  # what to change
-    downloads: tuple[str, ...] = ()  # files that the host could not download: URL, and path there
+    downloads: tuple[str, ...] = ()  # files that the host could not download: URL, and path there if known
     attempt: int = 1
     final: bool = True  # whether the job ended with this attempt
 
@@ -394,12 +395,12 @@ class FleetDown:
 
     fleet: str
     deleted: tuple[str, ...]
-    left: int
+    left: int  # instances that the provider still lists; of released hosts, those that did not answer
     cost_usd: float
-    uptime_s: float
-    external: bool = False
+    uptime_s: float  # from its creation to its deletion
+    external: bool = False  # the hosts existed before the fleet, and were released
     max_cost_usd: float = 0.0  # limit of the cost; 0: none
-    rented: bool = True
+    rented: bool = True  # the hosts were rented instances, not on this computer
 
 
 @dataclass(frozen=True)
@@ -462,11 +463,11 @@ class Checked:
     """A prerequisite of a provider, and whether it is met."""
 
     provider: str
-    subject: str
+    subject: str  # what was checked
     ok: bool | None  # null: could not be checked
     message: str
     next_step: str = ""  # commands that can be pasted into a shell, one a line
-    hint: str = ""
+    hint: str = ""  # what to change, in one sentence
 
 
 @dataclass(frozen=True)
@@ -492,7 +493,7 @@ class HostsChecked:
     fleet: str
     hosts: tuple[HostFacts, ...]
     problems: tuple[str, ...]  # why a job cannot run on the fleet, a sentence each
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # other findings, one sentence each
     script_fails: bool = False  # hosts are ready, but the linter expects the script to fail
 
 
@@ -611,7 +612,7 @@ class ResultsAtRisk:
     """The results that a deletion would lose, before the user is asked."""
 
     fleet: str
-    jobs: tuple[StoredResults, ...]
+    jobs: tuple[StoredResults, ...]  # those that run, or whose results are not on this computer
     silent: tuple[str, ...] = ()  # hosts that do not answer: results unknown
     pruned: bool = False  # jobs will be deleted, not the fleet
 
@@ -635,7 +636,7 @@ class ResultsFound:
     files: int
     size: int  # bytes
     results: tuple[ResultLocation, ...]
-    next_step: str
+    next_step: str  # command that copies the results to this computer
     delete_at: float | None = None  # when the provider deletes them with the hosts, in seconds since the epoch
 
 
@@ -644,10 +645,10 @@ class PullProgress:
     """Progress of downloading results from a host."""
 
     host: str
-    received: int  # bytes
+    received: int  # bytes, with those of an earlier, interrupted pull
     total: int  # bytes; 0: the host is listing its results
     files: int
-    done: bool = False
+    done: bool = False  # nothing more is expected from this host
 
 
 @dataclass(frozen=True)
@@ -670,7 +671,7 @@ class TensorboardStarted:
     """`fleet tensorboard` shows a job until Ctrl-C."""
 
     job: str
-    url: str
+    url: str  # address of the page on this computer
     directory: str | None  # of the pulled results that it shows; None: it copies from the hosts
     opened: bool  # in a browser
 

@@ -1,14 +1,22 @@
 """The JSON Schema of the events of `-o json`, generated from their dataclasses: docs/schema/events.json.
 
+Descriptions are the docstrings of the classes, and their section ``Attributes`` or the comments of the fields.
+
 Run this module to write the file. `check_event` validates a line that a test reads.
 """
 
 from __future__ import annotations
 
+import ast
 import collections.abc
 import dataclasses
 import functools
+import inspect
+import io
 import json
+import re
+import textwrap
+import tokenize
 import types
 import typing
 from enum import Enum
@@ -42,7 +50,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
         return _container(get_origin(hint), get_args(hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [item.value for item in hint]}
-    return _object(_properties(hint))
+    return _object(_properties(hint)) | {"description": _summary(hint)}
 
 
 def _container(origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
@@ -55,13 +63,44 @@ def _container(origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
     hints = get_type_hints(kind, localns={"Verdict": Verdict})
-    return {item.name: _field(hints[item.name]) for item in dataclasses.fields(kind) if hints[item.name] is not bytes}
+    texts = _descriptions(kind)
+    return {
+        item.name: _field(hints[item.name], texts.get(item.name, ""))
+        for item in dataclasses.fields(kind)
+        if hints[item.name] is not bytes
+    }
 
 
-def _field(hint: Any) -> dict[str, Any]:
+def _field(hint: Any, description: str) -> dict[str, Any]:
     """Return the schema of a field; an unknown number is null."""
     schema = _schema_of(hint)
-    return {"anyOf": [schema, _NULL]} if hint in (int, float) else schema
+    schema = {"anyOf": [schema, _NULL]} if hint in (int, float) else schema
+    return {**schema, "description": description} if description else schema
+
+
+def _summary(kind: type) -> str:
+    return _in_json((inspect.getdoc(kind) or "").partition("\n\n")[0])
+
+
+def _in_json(text: str) -> str:
+    """Return a description on one line, with the words of JSON for values of Python."""
+    for pattern, word in ((r"\bNone\b|-1(?=: unknown)", "null"), (r"\bTrue\b", "true"), (r"\bFalse\b", "false")):
+        text = re.sub(pattern, word, text)
+    return " ".join(text.replace("``", "`").split())
+
+
+def _descriptions(kind: type) -> dict[str, str]:
+    """Return what the source of a class says about its fields, by name."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    items = re.split(r"^(\w+): ", textwrap.dedent(section), flags=re.MULTILINE)[1:]
+    texts = dict(zip(items[::2], map(_in_json, items[1::2]), strict=True))
+    source = textwrap.dedent(inspect.getsource(kind))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in comments:
+            texts[node.target.id] = _in_json(comments[node.end_lineno])
+    return texts
 
 
 def _object(properties: dict[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -79,7 +118,7 @@ def generate() -> dict[str, Any]:
     for kind in (*get_args(Event), FleetStatus):
         name = name_event(kind)
         data = {"text": {"type": "string"}, "base64": {"type": "string"}} if kind in (LogChunk, CommandOutput) else {}
-        events[name] = _event(name, {**_properties(kind), **data}, tuple(data))
+        events[name] = _event(name, {**_properties(kind), **data}, tuple(data)) | {"description": _summary(kind)}
     error = {name: {"type": "string"} for name in error_to_json(errors.UsageError("")) if name != "event"}
     events["error"] = _event("error", {**error, "exit_code": {"type": "integer"}})
     events["schema"] = _object({"event": {"const": "schema"}, "version": {"const": SCHEMA_VERSION}})
