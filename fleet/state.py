@@ -4,7 +4,8 @@
         owner                     label that distinguishes the fleets of this directory in clouds
         fleets/NAME.lock          held while a command changes the fleet; names the holder
         fleets/NAME/fleet.json    what was requested, and how SSH reaches the hosts
-        fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
+        fleets/NAME/fleet.json.copy   the same, to restore it if it is damaged
+    fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
         fleets/NAME/id_ed25519    the fleet's own key, readable only by its owner
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         fleets/NAME/ssh_config    the hosts NAME-worker-0, …, as OpenSSH reads them
@@ -49,6 +50,8 @@ from train.agent.files.paths import SLOT_PREFIX
 LOCK_WAIT_S = 5.0
 BAKING = "bake"
 """Name of the only fleet in `Store.baking`: the host of which an image is made."""
+COPY = "fleet.json.copy"
+"""Name of the copy of a fleet's record in its directory."""
 SSH_CONFIG = "ssh_config"
 """Name of the SSH configuration in the directory of a fleet."""
 _LOCK_POLL_S = 0.05
@@ -241,8 +244,17 @@ class FleetDirectory:
             raise DamagedStateError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
-                next_steps=[Step("down", fleet=self.path.name)],
+                next_steps=[*self._restoration(), Step("down", fleet=self.path.name)],
             ) from error
+
+    def _restoration(self) -> list[Shell]:
+        """Return the command that restores the fleet's record from its copy, if that can be read."""
+        copy = self.path / COPY
+        try:
+            _record_from(json.loads(copy.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return []
+        return [Shell(shlex.join(["cp", str(copy), str(self.path / "fleet.json")]))]
 
     def write(self, record: FleetRecord) -> None:
         """Replace the fleet's record, and the known_hosts and the SSH configuration that go with it."""
@@ -252,6 +264,7 @@ class FleetDirectory:
             _replace(self.known_hosts, lines.encode())
             with contextlib.suppress(ValueError):  # `export_ssh_config` reports it
                 self.export_ssh_config(record)
+            _replace(self.path / COPY, content)
             _replace(self.path / "fleet.json", content)
 
     def export_ssh_config(self, record: FleetRecord) -> Path:
@@ -683,13 +696,18 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def _other_directory(failed: Path) -> Shell:
     """Return the command that selects a state directory outside of the one that cannot be used."""
-    home = Path.home()
-    for name in (".local/state/fleet", "fleet-state"):
-        parents = [home / name, *(home / name).parents]
-        existing = next(path for path in parents if path.exists())
-        if not failed.is_relative_to(home / name) and existing.is_dir() and os.access(existing, os.W_OK):
-            return Shell(f'export FLEET_STATE_DIR="$HOME/{name}"')
-    return Shell('export FLEET_STATE_DIR="$(mktemp -d /var/tmp/fleet-state-XXXXXX)"')
+    home, name = Path.home(), f"fleet-{os.getuid()}"
+    candidates = [home / ".local/state/fleet", home / "fleet-state", Path("/var/tmp", name), Path("/tmp", name)]  # noqa: S108 - a directory of another user is rejected
+    usable = (path for path in candidates if not failed.is_relative_to(path) and _is_writable(path))
+    path = next(usable, candidates[-1])
+    in_home = os.environ.get("HOME") and path.is_relative_to(home)
+    shown = f'"$HOME/{path.relative_to(home)}"' if in_home else shlex.quote(str(path))
+    return Shell(f"export FLEET_STATE_DIR={shown}")
+
+
+def _is_writable(path: Path) -> bool:
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from fleet.cli.runtime import (
 )
 from fleet.config import DEFAULT_FLEET
 from fleet.errors import CancelledError, FleetError, InternalError
+from fleet.steps import Again
 
 if TYPE_CHECKING:
     from fleet.events import Sink
@@ -31,6 +32,7 @@ __all__ = ["app", "run"]
 
 
 _ABORTED = 130  # exit code of Typer after Ctrl-C
+_NOT_STARTED = CancelledError("interrupted; nothing was started", next_steps=[Again({})])
 
 
 def run(arguments: list[str]) -> int:
@@ -45,7 +47,7 @@ def run(arguments: list[str]) -> int:
         code = root_command()(args=arguments or ["--help"], prog_name="fleet", standalone_mode=False)
         if code != _ABORTED:
             return code if isinstance(code, int) else 0
-        failure: FleetError = CancelledError("interrupted")
+        failure: FleetError = _NOT_STARTED
     except CommandEnded as ended:
         return ended.code
     except CommandFailed as failed:
@@ -55,7 +57,7 @@ def run(arguments: list[str]) -> int:
     except TyperException as error:
         failure = explain_usage_error(error, arguments)
     except KeyboardInterrupt:
-        failure = CancelledError("interrupted")
+        failure = _NOT_STARTED
     except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
         failure = InternalError.of(error)
     if isinstance(failure, InternalError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fleet.cli.options import Output, OutputOption, option, parse_count
+from fleet.cli.options import Output, OutputOption, Raw, option, parse_count
 from fleet.cli.runtime import make_services, run_command
 
 
 def demo(
     workers: Annotated[int, option("--workers", "Number of workers.", "N", short="-w", parser=parse_count)] = 2,
+    raw: Raw = False,
     output: OutputOption = Output.AUTO,
 ) -> None:
     """Run a complete example on this computer.
@@ -26,4 +27,5 @@ def demo(
         verb.FLEET,
         output,
         lambda sink: verb.run(verb.DemoRequest(workers=workers), make_services(sink, yes=True), sink),
+        raw=raw,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from fleet.cli.options import Output
 from fleet.config import DEFAULT_FLEET, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.steps import Step
+from fleet.steps import Again, Step
 
 if TYPE_CHECKING:
     from fleet.events import Event, Sink
@@ -176,7 +176,8 @@ def run_command(
         with failures_of(fleet, inner):
             command(sink)
     finally:
-        sink.close()
+        with suppress(KeyboardInterrupt):  # the command has ended, and its result is reported
+            sink.close()
         if sink.unread:
             discard_output()
 
@@ -198,8 +199,9 @@ def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
         yield
     except FleetError as error:
         raise CommandFailed(error, sink, fleet) from None
-    except KeyboardInterrupt:
-        raise CommandFailed(CancelledError("interrupted"), sink, fleet) from None
+    except KeyboardInterrupt:  # commands that change something describe what they leave
+        failure = CancelledError("interrupted; nothing was changed", next_steps=[Again({})])
+        raise CommandFailed(failure, sink, fleet) from None
     except Exception as error:
         from fleet.translation import meaning
 

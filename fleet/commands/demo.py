@@ -10,12 +10,13 @@ from pathlib import Path
 
 from fleet.commands.fleets import down, up
 from fleet.commands.jobs import pull, train
-from fleet.errors import FleetError, NotReadyError
+from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
 from fleet.fleets.resolution import PACKAGES, UpRequest
+from fleet.jobs.results import LOAD_NOTE
 from fleet.services import Services
 from fleet.settings import Settings
-from fleet.steps import Shell
+from fleet.steps import Again, Shell, Step
 from provision.deferred import dataclass
 
 FLEET = "demo"
@@ -34,21 +35,33 @@ def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSumm
 
     Raises:
         NotReadyError: TensorFlow is not installed here.
+        CancelledError: Ctrl-C; the fleet was deleted.
         FleetError: as the commands that it calls.
     """
     _need_tensorflow()
     script = examples() / "keras_fit.py"
-    with _fleet(request, services, sink):
-        sink.emit(Note(f"$ fleet train {script.name} -- --epochs {EPOCHS}"))
-        train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
-        trained = train.run(train_request, services, _WithoutAdvice(sink))
-        sink.emit(Note("$ fleet pull"))
-        pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
-        return trained
+    try:
+        with _fleet(request, services, sink):
+            _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
+            train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
+            trained = train.run(train_request, services, _WithoutAdvice(sink))
+            _announce("pull", sink)
+            [pulled] = pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
+    except (KeyboardInterrupt, JobNotFinished):
+        raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
+    up_again = Step("up", "--workers", str(request.workers)).text()
+    sink.emit(Note(f"results: {pulled.directory}\nnext:    {up_again}"))
+    return trained
+
+
+def _announce(command: str, sink: Sink) -> None:
+    """Report the command that follows, below the last screen of the command before."""
+    sink.close()
+    sink.emit(Note(f"$ fleet {command}"))
 
 
 class _WithoutAdvice:
-    """Passes events on, except the results on the hosts with the command that copies them: it follows anyway."""
+    """Passes events on, except the results on the hosts, and how to copy and load them: `fleet pull` follows."""
 
     def __init__(self, inner: Sink) -> None:
         self._inner = inner
@@ -56,7 +69,7 @@ class _WithoutAdvice:
 
     def emit(self, event: Event) -> None:
         """Take one event."""
-        if not isinstance(event, ResultsFound):
+        if not isinstance(event, ResultsFound) and event != LOAD_NOTE:
             self._inner.emit(event)
 
     def close(self) -> None:
@@ -83,13 +96,13 @@ def _need_tensorflow() -> None:
 
 @contextmanager
 def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[None]:
-    sink.emit(Note(f"$ fleet up --workers {request.workers}"))
+    _announce(f"up --workers {request.workers}", sink)
     settings = Settings(provider="local", workers=request.workers)
     up.run(UpRequest(FLEET, settings, advises=False), services, sink)
     try:
         yield
     finally:
-        sink.emit(Note("$ fleet down"))
+        _announce("down", sink)
         try:
             down.run(down.DownRequest(fleet=FLEET), services, sink)
         except FleetError as error:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
-from fleet.console.colors import choose_color, paint
 from fleet.console.live.repeats import WAITING_MAX, WINDOW_S, Repeats
 from fleet.console.log_lines import LogText, render_line
 from fleet.console.messages import Activities, Reporter, format_inspection
 from fleet.console.pages import read_width, wrap_text
+from fleet.console.prefix import format_prefix
 from fleet.console.reports import format_report
 from fleet.events import (
     CommandOutput,
@@ -280,8 +280,7 @@ class LinesSink:
     def _prefix_of(self, *tasks: str) -> bytes:
         if not self._prefix:
             return b""
-        name, style = (tasks[0], choose_color(tasks[0])) if len(tasks) == 1 else (f"all {len(tasks)}", "bold")
-        return (paint(f"{name} |", style) if self._color else f"{name} |").encode("utf-8", "replace") + b" "
+        return format_prefix(tasks, len(self._compared[1]), color=self._color).encode("utf-8", "replace")
 
     def _write(self, data: bytes) -> None:
         if self._broken or not data:

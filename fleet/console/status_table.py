@@ -145,7 +145,6 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     lines += _describe_failures(silent, width)
     lines += _maintenance(fleet, width)
     lines += _storage(fleet, now, width)
-    lines += _warm(fleet, width)
     if fleet.stopped_at:
         start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
         return [*lines, *_paragraph(f"`{start}` starts it again; `{delete}` deletes it", width, "dim")]
@@ -177,24 +176,16 @@ def _maintenance(fleet: FleetStatus, width: int) -> list[Line]:
     return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
-def _warm(fleet: FleetStatus, width: int) -> list[Line]:
-    """Describe the memory of the processes from which tasks are forked."""
-    sizes = [host.warm_bytes for host in fleet.hosts if host.warm_bytes]
-    memory = f"{format_size(sum(sizes))} of memory on {counted(len(sizes), 'host')}"
-    text = f"modules stay imported for the next job: {memory}"
-    return _paragraph(text, width, "dim") if sizes else []
-
-
 def _storage(fleet: FleetStatus, now: float, width: int) -> list[Line]:
-    """Describe what the hosts store, in a line or two; nothing if they store no job."""
+    """Describe results that are not on this computer, and what uses a disk that is nearly full."""
+    lines: list[Line] = []
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
-    if not disks or not (fleet.stored or low):
-        return []
-    free = f"{format_size(disks[0].disk_free)} of {format_size(disks[0].disk_total)} free on {disks[0].name}"
-    jobs = f"{counted(len(fleet.stored), 'job')}, {format_size(sum(job.size for job in fleet.stored))}"
-    lines = _paragraph(f"stored: {jobs}; {free}", width, "yellow" if low else "")
-    if len(fleet.stored) > 1:
+    if low:
+        free = f"{format_size(disks[0].disk_free)} of {format_size(disks[0].disk_total)} free on {disks[0].name}"
+        jobs = f"{counted(len(fleet.stored), 'job')}, {format_size(sum(job.size for job in fleet.stored))}"
+        lines += _paragraph(f"stored: {jobs}; {free}", width, "yellow")
+    if low and len(fleet.stored) > 1:
         words = [f"{job.job} {format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
         lines += _paragraph(f"largest: {', '.join(words)}", width, "dim")
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fleet.errors import FleetError
-from fleet.events import FleetOpened
+from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agreement import newer_jobs, newest_job
 from fleet.folding import fold
@@ -53,14 +53,19 @@ def open_agents(hosts: Sequence[Host], key: Path, access: Access | None = None) 
 
 @contextlib.contextmanager
 def open_some(
-    hosts: Sequence[Host], key: Path, access: Access | None = None, *, whole_window: bool = False
+    hosts: Sequence[Host],
+    key: Path,
+    access: Access | None = None,
+    *,
+    sink: Sink | None = None,
+    whole_window: bool = False,
 ) -> Iterator[tuple[list[AgentClient], list[Outcome[AgentClient]]]]:
     """Open an agent on every host that can be reached, in their order; yield them with the errors of the others.
 
     Raises:
         FleetError: no host can be reached.
     """
-    with opened(hosts, key, access, whole_window=whole_window) as outcomes:
+    with opened(hosts, key, access, sink=sink, whole_window=whole_window) as outcomes:
         failed = [outcome for outcome in outcomes if outcome.error is not None]
         if len(failed) == len(outcomes):
             raise_failures(outcomes, "reach the fleet")
@@ -69,7 +74,12 @@ def open_some(
 
 @contextlib.contextmanager
 def opened(
-    hosts: Sequence[Host], key: Path, access: Access | None = None, *, whole_window: bool = False
+    hosts: Sequence[Host],
+    key: Path,
+    access: Access | None = None,
+    *,
+    sink: Sink | None = None,
+    whole_window: bool = False,
 ) -> Iterator[list[Outcome[AgentClient]]]:
     """Open an agent on every host; yield each agent, or why its host cannot be reached; close them at the end.
 
@@ -77,6 +87,7 @@ def opened(
         hosts: The hosts.
         key: Private key of the fleet.
         access: Repairs the access to hosts that do not answer; None: it is not repaired.
+        sink: Takes which hosts the command waits for, if `access` is None.
         whole_window: Let each host send as much as a single one before it is read: few of them send much, which is
             written to disk. Without it, the hosts share the memory for what they send.
     """
@@ -91,12 +102,18 @@ def opened(
         clients.append(client)
         return client
 
+    def report(text: str) -> None:
+        if access is not None:
+            access.services.report(text)
+        elif sink is not None:
+            sink.emit(Note(text))
+
     def waiting() -> str:
         names = {client.host.name for client in clients}
         return f"waiting for SSH on {fold(host.name for host in hosts if host.name not in names)}"
 
     try:
-        with announce(access.services.report if access else lambda _: None, waiting):
+        with announce(report, waiting):
             outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:

@@ -99,7 +99,8 @@ def reach(
     alike = () if spec.options.remote else [host.name for host in hosts if host.name in created][1:]
 
     def connect() -> None:
-        with opened([host for name, host in waiting.items() if name not in alike], directory.key) as outcomes:
+        asked = [host for name, host in waiting.items() if name not in alike]
+        with opened(asked, directory.key, sink=None if spec.options.rents else sink) as outcomes:
             for outcome in outcomes:
                 if outcome.value is not None:
                     record(_add_address(outcome.host, outcome.value))

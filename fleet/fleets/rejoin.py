@@ -53,7 +53,7 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
     Returns:
         Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
     """
-    with opened(record.slots, directory.key) as outcomes:
+    with opened(record.slots, directory.key, sink=sink) as outcomes:
         clients = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
         try:
             reports = newest_reports(list(clients.values()), started=record.last_job).by_host

@@ -37,7 +37,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: 
         release_hosts(slots(hosts, tasks_per_host), key, sink)
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
-    with opened(hosts, key) as opening:
+    with opened(hosts, key, sink=sink) as opening:
         outcomes = call_each(values_of(opening), lambda client: client.release(Release()))
     failed = errors_by_host((*opening, *outcomes))
     for outcome in outcomes:

@@ -14,7 +14,7 @@ ALL = "all"
 
 
 def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
-    """Return the hosts that ``1``, ``worker-1``, or ``all`` names; several names are separated by commas.
+    """Return the hosts that ``1``, ``worker-1``, ``worker:1``, or ``all`` names; commas separate several names.
 
     Args:
         fleet: Name of the fleet, for messages.
@@ -30,7 +30,7 @@ def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
     by_name = {host.name: host for host in hosts}
     chosen = {}
     for word in given.split(","):
-        name = instance_name(int(word)) if word.isascii() and word.isdigit() else word
+        name = instance_name(int(word)) if word.isascii() and word.isdigit() else word.replace(":", "-")
         if not is_instance_name(name):
             raise UsageError(
                 f"{word!r} is not a host",

@@ -25,6 +25,10 @@ from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank
 from train.agent.protocol.records import Area, HeldCheckpoint, JobReport, JobResult, Outcome, Progress, StoredJob
 
+LOAD_NOTE = Note(
+    "the model was saved by Keras 2: load it with tf_keras, or with TF_USE_LEGACY_KERAS=1 in the environment"
+)
+
 
 @dataclass(frozen=True)
 class StoredTask:

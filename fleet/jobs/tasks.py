@@ -128,7 +128,7 @@ def current_members(members: Sequence[Member], reports: Mapping[str, JobReport])
 
 
 def worker_name(worker: str) -> str:
-    """Return the task that ``1``, ``worker-1`` or ``ps-0`` names; empty for ``all``.
+    """Return the task that ``1``, ``worker-1``, ``worker:1``, or ``ps-0`` names; empty for ``all``.
 
     Raises:
         UsageError: `worker` is not a task.
@@ -136,7 +136,8 @@ def worker_name(worker: str) -> str:
     if worker == "all":
         return ""
     try:
-        kind, index = ("worker", int(worker)) if worker.isascii() and worker.isdigit() else parse_task(worker)
+        is_number = worker.isascii() and worker.isdigit()
+        kind, index = ("worker", int(worker)) if is_number else parse_task(worker.replace(":", "-"))
     except ValueError:
         raise UsageError(
             f"--worker {worker} is not a task", hint="tasks are named as 0, worker-0, or ps-0; all shows all of them"

@@ -11,8 +11,8 @@ import pytest
 
 from fleet.cli.runtime import make_services
 from fleet.commands import demo
-from fleet.errors import NotReadyError
-from fleet.events import Event, Note, ResultsFound
+from fleet.errors import CancelledError, NotReadyError
+from fleet.events import Event, JobStarted, Note, ResultsFound
 from tests.next_steps import next_lines
 from tests.program import Program
 
@@ -59,7 +59,29 @@ def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypat
     assert [command.split()[2] for command in commands] == ["up", "train", "pull", "down"]
     assert not any(isinstance(event, ResultsFound) for event in sink.events)  # no advice to do what follows
     assert not any(isinstance(event, Note) and event.text.startswith("next:") for event in sink.events)
-    model = Path("results") / trained.job / "model" / "arguments"
+    results = Path("results").absolute() / trained.job
+    last = sink.events[-1]
+    assert isinstance(last, Note)  # after the end of the fleet: where the results are, and what to type
+    assert last.text == f"results: {results}\nnext:    fleet up --workers 2"
+    model = results / "model" / "arguments"
     assert model.read_text() == "--epochs 3"
+    assert not program.processes()
+    assert not list((program.state / "local").glob("*"))
+
+
+def test_an_interrupted_demo_deletes_its_fleet(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = program.script("examples/keras_fit.py", EXAMPLE).parent
+    monkeypatch.setattr(demo, "examples", lambda: examples)
+    monkeypatch.setenv("FLEET_STATE_DIR", str(program.state))
+    monkeypatch.chdir(program.directory)
+
+    class Interrupting(_Recorder):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            if isinstance(event, JobStarted):
+                raise KeyboardInterrupt
+
+    with pytest.raises(CancelledError, match="the demo was interrupted; its fleet was deleted"):
+        demo.run(demo.DemoRequest(), make_services(yes=True), Interrupting())
     assert not program.processes()
     assert not list((program.state / "local").glob("*"))

@@ -98,6 +98,14 @@ def home(tmp_path: Path) -> Iterator[Lab]:
         yield user
 
 
+def test_up_and_down_name_the_host_that_takes_long_to_answer(program: Program, tmp_path: Path) -> None:
+    with lab(tmp_path / "lab") as user:
+        user.add_known_hosts(user.machine("slow", first=command(f"sleep 3 && {RUN}")))
+        ran = program.run("up", "--inventory", str(user.inventory("slow")))
+        assert "waiting for SSH on worker-0" in ran.err
+        assert "waiting for SSH on worker-0" in program.run("down", "--yes").err
+
+
 def test_a_fleet_of_all_kinds_of_hosts_goes_the_whole_way(program: Program, home: Lab) -> None:
     names = list(home.machines)
     program.run("up", "--inventory", str(home.inventory(*names)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Callable
@@ -70,15 +71,17 @@ def test_a_damaged_fleet_does_not_hide_the_others(program: Program) -> None:
         ran = program.run("status", code=14)
         assert "worker-0  ready" in ran.text
         assert "the record of fleet 'bad' cannot be read" in ran.err
-        assert "next:  fleet down --fleet bad" in ran.err
+        assert "       fleet down --fleet bad" in ran.err
     events = program.run("status", "-o", "json", code=14).events
     assert [event["name"] for event in events if event["event"] == "fleet_status"] == ["bad", "good"]
+    program.script("task.py", "print('ran')\n")
     for command in ("train", "logs", "up"):
         words = ["task.py"] if command == "train" else []
-        program.script("task.py", "")
         ran = program.run(command, *words, "--fleet", "bad", code=14)
-        assert "next:  fleet down --fleet bad" in ran.err
-    program.run("down", "--yes", "--fleet", "bad")
+    restore, down = ran.err.partition("next:")[2].split("\n")[:2]
+    assert down.strip() == "fleet down --fleet bad"
+    subprocess.run(shlex.split(restore), check=True)
+    assert b"ran" in program.run("train", "task.py", "--fleet", "bad").out
 
 
 def test_a_lost_public_key_is_restored_from_the_private_key(program: Program) -> None:

@@ -65,6 +65,8 @@ def run(request: PushRequest, services: Services, sink: Sink) -> None:
         ) from None
     files = [entry for entry in bundle.entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
     size = sum(entry.size for entry in files)
+    if not record.spec.options.remote:
+        sink.emit(Note("the hosts are this computer: fleet down does not delete these files"))
     sink.emit(FilesPushed(request.fleet, len(files), size, tuple(map(_result, outcomes))))
     raise_failures(outcomes, "push to all hosts")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.errors import CancelledError, NotReadyError, UsageError
+from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, open_some
@@ -13,7 +13,7 @@ from fleet.jobs.results import StoredJobs, Survey, survey_agents
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
 from fleet.services import Services
-from fleet.steps import Step
+from fleet.steps import Again, Step
 from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import JobsPruned
@@ -64,7 +64,8 @@ def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | Jo
         sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
         _confirm(request, to_delete, services)
         names = [job.job for job in to_delete]
-        outcomes = call_each(clients, lambda client: prune_jobs(client, names))
+        with explain_interrupt("interrupted; some of these jobs may be deleted", Again({}), Step("jobs")):
+            outcomes = call_each(clients, lambda client: prune_jobs(client, names))
     deleted = _summarize_deletion(request.fleet, names, values_of(outcomes))
     for name in deleted.jobs:
         directory.forget_command(name)

@@ -150,7 +150,7 @@ class _Page:
             if not copy.is_running:
                 continue
             try:
-                with open_some(record.hosts, directory.key) as (clients, _):
+                with open_some(record.hosts, directory.key, sink=self._sink) as (clients, _):
                     self._follow(process, copy, runs, directory, clients)
             except FleetError as error:
                 self._sink.emit(Note(f"the curves are not up to date: {error.message}", Level.WARNING))

@@ -23,10 +23,10 @@ class _Entry:
 
 
 class Repeats:
-    """Holds lines for a short time, and passes each on once if all tasks have printed it.
+    """Holds lines for a short time, and passes each on once if all tasks but a few have printed it.
 
     Lines that differ only in durations (``305ms/step``) count as the same; the first one is passed on. The lines of
-    each task keep their order. Lines that only some tasks print are passed on unchanged.
+    each task keep their order. Lines that fewer tasks print are passed on unchanged.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Repeats:
         taken, self._entries = self._entries[:count], self._entries[count:]
         lines: list[tuple[Sequence[str], str]] = []
         for entry in taken:
-            if _is_complete(entry, tasks):
+            if _is_complete(entry, tasks) or _is_nearly_complete(entry, tasks):
                 lines.append((list(entry.lines), next(iter(entry.lines.values()))))
             else:
                 lines += [([task], line) for task, line in entry.lines.items()]
@@ -87,3 +87,9 @@ class Repeats:
 
 def _is_complete(entry: _Entry, tasks: Collection[str]) -> bool:
     return len(tasks) > 1 and entry.lines.keys() == set(tasks)
+
+
+def _is_nearly_complete(entry: _Entry, tasks: Collection[str]) -> bool:
+    """Return True if all tasks but one of eight, and at least three, have printed the line."""
+    missing = len(set(tasks) - entry.lines.keys())
+    return len(entry.lines) > 2 and entry.lines.keys() <= set(tasks) and missing <= max(1, len(tasks) // 8)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from fleet import events
-from fleet.console.colors import accepts_color, choose_color, paint
+from fleet.console.colors import accepts_color, paint
 from fleet.console.live.backlog import Backlog, Batch
 from fleet.console.live.repeats import Repeats
 from fleet.console.live.table import ASCII, Glyphs, TableMemory, render_view
@@ -19,6 +19,7 @@ from fleet.console.live.view import View, apply
 from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
 from fleet.console.pages import wrap_text
+from fleet.console.prefix import format_prefix
 from fleet.console.reports import format_report
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
@@ -158,6 +159,8 @@ class LiveSink:
             raise
         finally:
             self._thread = None
+        if self._view.result or self._view.down:  # what follows is about something else
+            self._view = View()
         if self._failure is not None and not isinstance(self._failure, OSError):
             raise self._failure
 
@@ -268,15 +271,14 @@ class LiveSink:
         return self._lines_text(view, self._repeats.flush(_comparable(view))) if self._repeats else ""
 
     def _lines_text(self, view: View, lines: Iterable[tuple[Sequence[str], str]]) -> str:
-        wide = max((len(row.name) for row in view.rows), default=0)
-        return "".join(self._log_line(tasks, line, wide) for tasks, line in lines)
+        wide, total = max((len(row.name) for row in view.rows), default=0), len(_comparable(view))
+        return "".join(self._log_line(tasks, line, wide, total) for tasks, line in lines)
 
-    def _log_line(self, tasks: Sequence[str], line: str, wide: int) -> str:
+    def _log_line(self, tasks: Sequence[str], line: str, wide: int, total: int) -> str:
         text = line if self._color else clean(line)
-        if not self._prefix:
-            return f"{text}\n"
-        name, style = (tasks[0], choose_color(tasks[0])) if len(tasks) == 1 else (f"all {len(tasks)}", "bold")
-        return f"{paint(f'{name:{wide}} |', self._style(style))} {text}\n"
+        return (
+            format_prefix(tasks, total, width=wide, color=self._color) + f"{text}\n" if self._prefix else f"{text}\n"
+        )
 
     def _notice(self, hidden: int, hint: str) -> str:
         parts = []

@@ -30,6 +30,7 @@ from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, NextStep, Shell, Step
+from fleet.waits import announce
 from provision.deferred import dataclass
 from provision.model import Host
 from provision.quantities import counted
@@ -419,7 +420,9 @@ class _Reporter:
         silence = self._evidence.silence(result) if self._followed.whole and self._followed.logs else ""
         for note in (*self._losses.final(result.attempt), *([Note(silence)] if silence else [])):
             self._sink.emit(note)
-        verdict = self._verdict(result)
+        awaited = "waiting for the hosts to report the first cause"
+        with announce(lambda text: self._sink.emit(Note(text)), lambda: awaited):
+            verdict = self._verdict(result)
         if verdict is not None:
             self._sink.emit(_diagnosed(result.job, result.attempt, verdict, final=True))
         return Ended(result, verdict)

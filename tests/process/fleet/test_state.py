@@ -245,6 +245,20 @@ def test_replacing_a_file_leaves_the_old_one_where_it_fails(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_without_a_usable_home_directory_a_fixed_state_directory_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+    monkeypatch.setenv("HOME", str(home))
+    offered = set()
+    for _ in range(2):  # the next command can find what the first one wrote
+        with pytest.raises(UsageError, match="cannot be written") as error, Store(home / "state").lock("demo", "up"):
+            pass
+        offered.add(next_lines(error.value))
+    assert offered == {f"export FLEET_STATE_DIR=/var/tmp/fleet-{os.getuid()}"}
+
+
 @pytest.mark.parametrize("below", ["", "fleet"])
 def test_commands_that_only_read_report_a_state_directory_that_is_a_file(program: Program, below: str) -> None:
     program.state.write_text("")

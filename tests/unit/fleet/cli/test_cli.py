@@ -157,6 +157,22 @@ def test_a_train_that_is_interrupted_early_started_nothing(
     ]
 
 
+@pytest.mark.parametrize("command", ["status --fleet demo", "stop --grace 3", "logs j-1", "jobs"])
+def test_an_interrupted_command_reports_that_it_changed_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr("fleet.state.Store.need", interrupted)
+    assert cli.run(command.split()) == 103
+    assert capsys.readouterr().err.splitlines() == [
+        "error: interrupted; nothing was changed",
+        f"next:  fleet {command}",
+    ]
+
+
 # --- settings ---------------------------------------------------------------------------------------------------
 
 

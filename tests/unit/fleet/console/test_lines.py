@@ -309,6 +309,17 @@ def test_a_line_of_all_tasks_is_written_once() -> None:
     ]
 
 
+def test_a_line_of_all_tasks_but_one_is_written_once() -> None:
+    reader = Reader()
+    names = [f"worker-{index}" for index in range(8)]
+    members = tuple(Member(name, name, "", "") for name in names)
+    reader.sink.emit(JobStarted("j-1", "task.py", 1, members, 0.0))
+    for name in names:
+        reader.log(b"mine\n" if name == "worker-3" else b"Epoch 1/2\n", name, at=10.0)
+    reader.sink.close()
+    assert reader.out == b"7 of 8 | Epoch 1/2\nworker-3 | mine\n"
+
+
 def test_equal_lines_of_different_times_are_written_twice() -> None:
     reader = started_pair()
     reader.log(b"ready\n", at=10.0)

@@ -101,6 +101,10 @@ def test_what_hosts_store_takes_a_few_lines() -> None:
         "  2 jobs not pulled; `fleet jobs --fleet demo --prune`",
         "  no job yet",
     ]
+    enough = FleetStatus("demo", "local", (replace(hosts[0], warm_bytes=1 << 30),), stored=stored)
+    lines = render_status([enough], now=NOW).splitlines()
+    assert lines[-2:] == ["  2 jobs not pulled; `fleet jobs --fleet demo`", "  no job yet"]
+    assert not [line for line in lines if "stored:" in line or "largest:" in line or "memory on" in line]
     rented = FleetStatus("demo", "gce", (replace(hosts[0]),), stored=stored, delete_at=NOW + 2400)
     assert "  2 jobs not pulled; deleted with the hosts in 40 min; `fleet pull --fleet demo`" in render_status(
         [rented], now=NOW

@@ -37,7 +37,7 @@ class Net:
     asked: list[list[str]] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def opened(self, hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
+    def opened(self, hosts: Sequence[Host], _key: Path, **_: object) -> Iterator[list[Outcome[Any]]]:
         self.asked.append([host.name for host in hosts])
         yield [self._try(host) for host in hosts]
 
@@ -93,7 +93,7 @@ def test_a_host_without_a_known_private_address_reports_it(
             return [replace(host, private_address="") for host in super().hosts(spec, instances)]
 
     @contextlib.contextmanager
-    def opened(hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
+    def opened(hosts: Sequence[Host], _key: Path, **_: object) -> Iterator[list[Outcome[Any]]]:
         yield [Outcome(host, value=SimpleNamespace(hello=Hello("a", "3.11", 1, private_address))) for host in hosts]
 
     monkeypatch.setattr(module, "opened", opened)
@@ -155,7 +155,7 @@ def test_a_key_that_the_image_replaced_is_read_again(world: World, monkeypatch: 
     tried: list[list[str]] = []
 
     @contextlib.contextmanager
-    def opened(hosts: Sequence[Host], _key: Path) -> Iterator[list[Outcome[Any]]]:
+    def opened(hosts: Sequence[Host], _key: Path, **_: object) -> Iterator[list[Outcome[Any]]]:
         tried.append([f"{host.name} {host.host_key}" for host in hosts])
         yield [
             Outcome(host, value=object())

@@ -19,6 +19,7 @@ HOSTS = [dataclasses.replace(HOST, name=f"worker-{index}") for index in range(4)
         ("2", ["worker-2"]),
         ("worker-3", ["worker-3"]),
         ("3,worker-1,3", ["worker-1", "worker-3"]),
+        ("worker:2", ["worker-2"]),
     ],
 )
 def test_hosts_are_selected_by_number_and_name(given: str, names: list[str]) -> None:

@@ -24,6 +24,16 @@ def test_lines_of_some_tasks_are_passed_on_after_the_window() -> None:
     assert repeats.add([], BOTH, WINDOW_S) == [([A], "mine"), ([B], "yours")]
 
 
+def test_a_line_of_all_tasks_but_a_few_is_passed_on_once_after_the_window() -> None:
+    tasks = [f"worker-{index}" for index in range(32)]
+    repeats = Repeats()
+    assert repeats.add([(task, "Epoch 1/2") for task in tasks[1:]], tasks, 0.0) == []
+    assert repeats.add([], tasks, WINDOW_S) == [(tasks[1:], "Epoch 1/2")]
+    half = [(task, "half") for task in tasks[:16]]
+    repeats.add(half, tasks, 1.0)
+    assert repeats.flush(tasks) == [([task], "half") for task in tasks[:16]]
+
+
 def test_a_line_does_not_overtake_another_of_its_task() -> None:
     repeats = Repeats()
     repeats.add([(A, "x"), (B, "first"), (B, "x")], BOTH, 0.0)

@@ -173,6 +173,20 @@ def test_lines_that_all_tasks_print_are_shown_once() -> None:
     assert screen.plain[-1] == ""
 
 
+def test_a_line_that_all_tasks_but_one_print_is_shown_once() -> None:
+    screen = LiveScreen()
+    others = [log(b"Epoch 1/2\n", name) for name in names(8)[1:]]
+    play(screen, opened(8), started(8), *running(8), *others, log(b"mine\n"), Note("end"))
+    assert screen.plain[1:3] == ["7 of 8   | Epoch 1/2", "worker-0 | mine"]
+
+
+def test_a_command_after_the_end_of_a_job_starts_with_an_empty_screen() -> None:
+    screen = LiveScreen()
+    play(screen, opened(2), started(2), *running(2), JobResult("j-1", 1, Outcome.SUCCEEDED, START))
+    play(screen, Note("$ fleet pull"))
+    assert screen.plain[-2:] == ["$ fleet pull", ""]
+
+
 def test_the_hint_is_gone_in_the_end() -> None:
     screen = LiveScreen()
     screen.sink.emit(started(1))
