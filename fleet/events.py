@@ -7,11 +7,10 @@ by fleet.remote.publication.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from provision.deferred import dataclass
 from provision.model import Offer
 from train.lint.finding import Finding
 

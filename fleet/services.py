@@ -6,12 +6,12 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fleet.providers import make_provider
 from fleet.state import Store
 from fleet.translation import wrap_provider
 from fleet.waits import announce
-from provision.deferred import dataclass
 from provision.options import ProviderOptions
 from provision.provider import Provider
 

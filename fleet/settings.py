@@ -9,6 +9,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from fleet.errors import UsageError
 from fleet.translation import translate_errors
 from provision.bounds import CpuLimitError, check_text, limit_cpu
-from provision.deferred import dataclass
 from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
 from provision.options import FILE as FILE_CONTENT
 from provision.registry import NAMES, UnknownProviderError, options_class

@@ -31,6 +31,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +39,6 @@ from typing import Any, TypeVar
 from fleet.errors import DamagedStateError, NotFoundError, NotReadyError, UsageError
 from fleet.steps import Shell, Step
 from provision import ledger
-from provision.deferred import dataclass
 from provision.directories import make_directory
 from provision.keys import fingerprint, generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState

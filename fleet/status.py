@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.events import Exit, JobResult, Phase, Progress, TaskAwaited
 from fleet.folding import fold
-from provision.deferred import dataclass
 
 if TYPE_CHECKING:
     from train.diagnosis.verdict import Verdict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet.config import DEFAULT_FLEET
-from provision.deferred import dataclass
 
 FLEET_COMMANDS = frozenset({
     "up", "train", "check", "logs", "status", "pull", "jobs", "inventory", "stop", "extend", "down",

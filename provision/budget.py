@@ -9,10 +9,9 @@ An instance that other hosts start again counts as if it ran all the time, becau
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.ledger import BILLED_MIN_S, LISTED, Interval, intervals
 from provision.model import Price
 

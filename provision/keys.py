@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from dataclasses import field
-
-from provision.deferred import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ instance ran or was stopped, also of instances that have been deleted since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.model import Instance, InstanceState
 
 LISTED = "listed"

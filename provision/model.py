@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Network
 from typing import NamedTuple
 
-from provision.deferred import dataclass
 from provision.options import ProviderOptions
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from provision.bounds import check_text
-from provision.deferred import dataclass
 from provision.durations import format_duration, seconds
 from provision.quantities import format_money
 

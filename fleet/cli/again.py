@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from fleet.errors import UsageError
 from fleet.state import TrainCommand
 from fleet.steps import Step
 from fleet.translation import translate_errors
-from provision.deferred import dataclass
 
 if TYPE_CHECKING:
     from fleet.jobs.reporting.repetition import Capsule

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.steps import Change, Step
-from provision.deferred import dataclass
 
 SCRIPT = "SCRIPT"  # the first operand, in a Change
 _ENV = "--env"

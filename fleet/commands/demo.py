@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.commands.fleets import down, up
@@ -17,7 +18,6 @@ from fleet.jobs.results import LOAD_NOTE
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import Again, Shell, Step
-from provision.deferred import dataclass
 
 FLEET = "demo"
 EPOCHS = 3

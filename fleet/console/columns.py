@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fleet.console.colors import paint
 from fleet.console.log_lines import clean
-from provision.deferred import dataclass
 
 GAP = 2  # columns of space between two columns
 

@@ -6,11 +6,11 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 from fleet.console.columns import Column, Span, arrange_table, choose, measure_text, render
 from fleet.console.log_lines import clean
-from provision.deferred import dataclass
 
 INDENT = "  "
 _PROSE_MAX = 80  # columns; longer lines are hard to read

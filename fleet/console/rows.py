@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from fleet.console.colors import choose_color
 from fleet.console.columns import Column, Line, Span
@@ -13,7 +13,6 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress, TaskAwaited
 from fleet.waiting import find_awaited
-from provision.deferred import dataclass
 
 STOPPED = "stopped"
 EPOCH_END = "end of the epoch: validating or saving"

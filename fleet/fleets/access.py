@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fleet.errors import FleetError, UnreachableError, WrongHostError
@@ -12,7 +12,6 @@ from fleet.events import Level, Note, Sink
 from fleet.remote.fanout import Outcome
 from fleet.services import Services
 from fleet.steps import NextStep, Step
-from provision.deferred import dataclass
 from provision.model import FleetSpec, Host, SshAccess
 
 T = TypeVar("T")

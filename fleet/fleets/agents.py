@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,6 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.waits import announce
-from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
 

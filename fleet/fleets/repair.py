@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import Level, Note, PriceChanged, Sink
@@ -21,7 +21,6 @@ from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import Host, Instance, InstanceState, Plan
 from provision.names import index_of
 from provision.planner import plan

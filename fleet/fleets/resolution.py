@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet.errors import FleetError, UsageError
@@ -14,7 +14,6 @@ from fleet.settings import Settings, exclusive_names, option_names, read_pip_sou
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step, step_of
 from fleet.translation import translate_errors
-from provision.deferred import dataclass
 from provision.model import FleetSpec
 from provision.options import InvalidOptionError, ProviderOptions, declarations
 from provision.planner import conflicts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.fleets.agents import call_each
@@ -12,7 +12,6 @@ from fleet.jobs.kept_verdict import KeptVerdict
 from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import errors_by_host
-from provision.deferred import dataclass
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again, NextStep, Step
 from fleet.translation import translate_errors
-from provision.deferred import dataclass
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.diagnosis.texts import ARGUMENTS_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, Sink, StoredResults
@@ -19,7 +19,6 @@ from fleet.remote.results import Store, list_jobs
 from fleet.results.target import complete_tasks
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import Host
 from provision.names import instance_name
 from train.agent.protocol.cluster import is_task, task_rank

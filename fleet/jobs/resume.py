@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import NotFoundError, NotReadyError, UsageError
@@ -17,7 +18,6 @@ from fleet.remote.quoting import one_line
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from train.agent.protocol.records import Replication, Resumption
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet.errors import UsageError
 from fleet.steps import Again, Change
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.gang.assignment import is_evaluator
 from train.agent.protocol.cluster import parse_task

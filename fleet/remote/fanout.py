@@ -8,12 +8,12 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fleet.errors import FleetError, InternalError, NotReadyError, UnreachableError
 from fleet.folding import fold
 from fleet.steps import Shell, Step
-from provision.deferred import dataclass
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.wording import endpoint

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError, WrongHostError
 from fleet.events import ConnectionLost, ConnectionRestored, Level, Note
@@ -17,7 +17,6 @@ from fleet.remote.fanout import Outcome, raise_failures, where
 from fleet.remote.merge import Item, Merge, split
 from fleet.remote.quoting import one_line
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Beat, Follow, JobResult, Log, Progress, Record, Usage

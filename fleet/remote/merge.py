@@ -10,11 +10,10 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.events import ConnectionLost, ConnectionRestored, Note
-from provision.deferred import dataclass
 from train.agent.files.times import MOST_MARKS
 from train.agent.protocol.records import (
     LATEST_S,

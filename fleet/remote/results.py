@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from fleet.errors import NotReadyError
 from fleet.remote.client import NAME, AgentClient, is_report
 from fleet.remote.fanout import no_answer, where
-from provision.deferred import dataclass
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import (
     Area,

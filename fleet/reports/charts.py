@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet.reports.measures import Measure, Point
-from provision.deferred import dataclass
 
 COLORS = 8
 """Number of tasks with a color of their own."""

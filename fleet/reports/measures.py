@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fleet.results.runs import read_telemetry, scalars_of
-from provision.deferred import dataclass
 
 MOST_METRICS = 12
 _PREFIX = "fleet/"

@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from fleet.reports.charts import COLORS, HEIGHT, WIDTH, Chart, assign_colors, dr
 from fleet.reports.measures import Measure
 from fleet.reports.record import JobRecord, packages_of
 from fleet.reports.timeline import frame_of, lay_out
-from provision.deferred import dataclass
 from train.agent.protocol.records import LATEST_S
 
 LONGEST_TEXT = 2000  # characters of one text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fleet.reports.charts import Frame
 from fleet.reports.record import Change, Fault, JobRecord
-from provision.deferred import dataclass
 
 MOST_ROWS = 64
 MOST_BARS = 60  # of a row; the last ones

@@ -17,10 +17,9 @@ import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 

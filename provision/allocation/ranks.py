@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision.deferred import dataclass
 from provision.inventory.errors import InventoryError
 from provision.inventory.pbs import parse_nodefile
 from provision.inventory.slurm import expand_nodelist

@@ -6,12 +6,11 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from provision.budget import CREATE, CREATED, START
-from provision.deferred import dataclass
 from provision.gce.catalog.prices import Prices, table
 from provision.gce.diagnosis.cases import Diagnosis
 from provision.gce.diagnosis.failures import SILENT_ZONE, Failure, from_operation

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.gce.account import IN_DOUBT, Account, separate_id
 from provision.gce.deletion import delete_instances, delete_unused_disks
 from provision.gce.diagnosis.failures import Failure, from_operation

@@ -6,10 +6,10 @@ Source of the quotas and what they count: https://cloud.google.com/compute/resou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
 from provision.gce.catalog.series import HYPERDISK, PD_BALANCED, PD_SSD, PD_STANDARD, series_of
 from provision.gce.diagnosis.cases import Diagnosis, Scope

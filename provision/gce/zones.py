@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from provision.deferred import dataclass
 from provision.gce.catalog.locations import continent_of, is_ai_zone, is_region, is_zone, region_of
 from provision.gce.catalog.prices import Prices
 from provision.gce.diagnosis.cases import Scope

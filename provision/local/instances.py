@@ -13,10 +13,9 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provision.deferred import dataclass
 from provision.directories import delete_record, write_record
 from provision.local import processes
 from provision.names import index_of

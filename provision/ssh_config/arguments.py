@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
-
-from provision.deferred import dataclass
+from dataclasses import dataclass, field
 
 _TUNING = frozenset(
     {

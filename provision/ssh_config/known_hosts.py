@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision.deferred import dataclass
 from provision.ssh_config.routes import run_openssh
 
 # The first known type is pinned; a host presents this type when the client requests it.

@@ -13,9 +13,9 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision.deferred import dataclass
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.programs import programs_of_ssh

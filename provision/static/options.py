@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from provision.deferred import dataclass
 from provision.options import PATH, TEXT, ProviderOptions, option
 
 GROUP = "Existing hosts"

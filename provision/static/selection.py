@@ -7,11 +7,10 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from provision.deferred import dataclass
 from provision.inventory.allocation import is_allocation, read_allocation
 from provision.inventory.ansible.entries import Entry
 from provision.inventory.ansible.ranges import is_host_name

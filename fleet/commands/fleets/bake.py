@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import ImageBaked, Note, Sink
@@ -14,7 +14,6 @@ from fleet.services import Services
 from fleet.settings import Settings
 from fleet.state import BAKING, FleetDirectory, FleetRecord
 from fleet.steps import Again, NextStep, Shell, Step
-from provision.deferred import dataclass
 from provision.model import Baking, FleetSpec, Image
 from provision.names import instance_name
 from provision.provider import Provider

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Note, Sink
@@ -11,7 +11,6 @@ from fleet.providers import find_options
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.steps import step_of
-from provision.deferred import dataclass
 from provision.model import Finding
 from provision.quantities import counted
 

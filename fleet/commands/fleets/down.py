@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
@@ -20,7 +20,6 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision import ledger
-from provision.deferred import dataclass
 from provision.model import FleetSpec, Instance
 from provision.provider import Provider
 from provision.quantities import counted

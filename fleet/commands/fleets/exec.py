@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from fleet.folding import fold
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.services import Services
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import Host
 from train.run_command import run_command
 

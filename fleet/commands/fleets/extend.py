@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import FleetOpened, Note, Sink
@@ -13,7 +14,6 @@ from fleet.fleets.instances import list_instances
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from provision.model import Instance, InstanceState
 from provision.quantities import counted, format_money, format_span
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
@@ -17,7 +17,6 @@ from fleet.services import Services
 from fleet.settings import Settings
 from fleet.state import BAKING
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from provision.model import IMAGE, FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted

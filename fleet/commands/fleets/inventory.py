@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from fleet.errors import UsageError
 from fleet.services import Services
 from fleet.steps import Step
-from provision.deferred import dataclass
 
 Form = Literal["ansible", "ssh-config", "json"]
 

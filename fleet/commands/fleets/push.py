@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import CancelledError, UsageError
@@ -17,7 +18,6 @@ from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle, DataSource, printable, scan_files
 from fleet.services import Services
 from fleet.steps import Again
-from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.records import EntryKind, FilesStored
 

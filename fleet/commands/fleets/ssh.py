@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fleet.errors import NotFoundError, UsageError
@@ -15,7 +16,6 @@ from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_sessi
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.protocol.cluster import task_rank
 

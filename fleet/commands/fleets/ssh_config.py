@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,6 @@ from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Sink, SshConfigChanged
 from fleet.services import Services
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.ssh_config.include import include_line, install_include, remove_include
 
 

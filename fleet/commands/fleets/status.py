@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fleet.errors import DamagedStateError, NotFoundError, UnreachableError
 from fleet.services import Services
 from fleet.status import UNREADY, FleetStatus
 from fleet.steps import Step
-from provision.deferred import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
@@ -26,7 +26,6 @@ from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.status import describe_maintenance
 from fleet.steps import Again, Shell, Step
-from provision.deferred import dataclass
 from provision.ledger import cost_usd
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resize
 from provision.names import index_of

@@ -14,7 +14,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
@@ -31,7 +31,6 @@ from fleet.remote.publication import publish
 from fleet.steps import Shell
 from fleet.translation import translate, translate_errors
 from provision.allocation.ranks import Given, Launch, find_launch
-from provision.deferred import dataclass
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
 from train.errors import KerasError, RendezvousError

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
@@ -33,7 +34,6 @@ from fleet.remote.fanout import Outcome, where
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
-from provision.deferred import dataclass
 from train.agent.gang.readiness import Facts, Verdict, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import Exit, Prepare, Prepared, SmokeTest, SmokeTestResult

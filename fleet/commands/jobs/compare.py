@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fleet.errors import UsageError
 from fleet.events import JobsCompared, Sink
 from fleet.fleets.access import Access
@@ -10,7 +12,6 @@ from fleet.jobs.results import survey_agents
 from fleet.jobs.selection import is_id
 from fleet.services import Services
 from fleet.steps import Step
-from provision.deferred import dataclass
 
 
 @dataclass(frozen=True)

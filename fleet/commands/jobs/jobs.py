@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
@@ -14,7 +15,6 @@ from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
 from fleet.services import Services
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import JobsPruned
 

@@ -8,13 +8,13 @@ import os
 import tokenize
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import UsageError
 from fleet.events import Note, Sink
 from fleet.steps import Again
 from fleet.translation import translate_errors
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
 from train.lint.finding import Finding, Severity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import NotFoundError, UnreachableError
 from fleet.events import JobStarted, Level, Note, Sink
@@ -30,7 +30,6 @@ from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Step
-from provision.deferred import dataclass
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import JobReport, JobResult, Member
 

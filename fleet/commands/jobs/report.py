@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -25,7 +25,6 @@ from fleet.results.target import job_of, read_description
 from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from train.agent.files.disk import write_atomic
 
 _TELEMETRY = (".telemetry.jsonl",)

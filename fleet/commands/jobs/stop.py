@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fleet.errors import NotFoundError, explain_interrupt
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
@@ -12,7 +14,6 @@ from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.protocol.records import GRACE_S
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -24,7 +25,6 @@ from fleet.results.target import job_of
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
-from provision.deferred import dataclass
 
 _SYNC_S = 5.0
 _RETRY_S = 15.0

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import secrets
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.errors import CancelledError, FleetError
@@ -49,7 +49,6 @@ from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
-from provision.deferred import dataclass
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders, tf_config
 from train.agent.protocol.wording import endpoint

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 from fleet.console.log_lines import LogText
 from fleet.events import LogChunk
 from fleet.jobs.following.log_view import is_startup_line
-from provision.deferred import dataclass
 
 _BYTES_MAX = 8 * 1024 * 1024  # waiting to be shown: a terminal may be stopped with Ctrl-S
 _KEPT_LINES = 20  # of each task, when most are left out: a flood often ends with the reason for it

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fleet.console.rows import Row
 from fleet.events import Progress
-from provision.deferred import dataclass
 
 _POINTS_MAX = 128  # of a curve
 _WARM_STEPS = 10  # the first steps are slower than the others

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field
-
-from provision.deferred import dataclass
+from dataclasses import dataclass, field
 
 WINDOW_S = 0.3  # in which all tasks print the same line
 WAITING_MAX = 500  # lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from fleet.console.columns import (
     GAP,
@@ -37,7 +37,6 @@ from fleet.console.rows import (
     make_columns,
 )
 from fleet.events import Outcome, Phase
-from provision.deferred import dataclass
 from provision.quantities import format_money, format_span
 
 _ROWS_MIN = 3  # shown on the smallest terminal
@@ -77,7 +76,7 @@ def render_view(
     now: float,
     bars: Mapping[str, str] = {},
     notice: str = "",
-    glyphs: Glyphs = Glyphs(),  # noqa: B008 - frozen
+    glyphs: Glyphs = Glyphs(),
     memory: TableMemory | None = None,
 ) -> list[Line]:
     """Return the lines below the log: a rule, the header, a row per task, and the state of the job.

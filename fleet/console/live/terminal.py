@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from rich.control import Control
 from rich.segment import ControlType
 
 from fleet.console.columns import Line, measure_line, render
-from provision.deferred import dataclass
 
 _HIDE_CURSOR, _SHOW_CURSOR = str(Control.show_cursor(False)), str(Control.show_cursor(True))
 # Not "erase below": tmux moves the lines of a cleared screen to its history.

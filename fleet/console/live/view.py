@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -14,7 +14,6 @@ from fleet.console.messages import NEVER_STARTED
 from fleet.console.rows import STOPPED, Row
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from fleet.folding import order
-from provision.deferred import dataclass
 from provision.quantities import counted
 
 

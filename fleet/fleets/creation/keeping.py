@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import CancelledError, FleetError
 from fleet.events import Sink
@@ -14,7 +14,6 @@ from fleet.fleets.release import external_hosts, ignore_progress, release_files,
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Step
-from provision.deferred import dataclass
 from provision.model import FleetSpec, Instance, InstanceState
 from provision.provider import Provider
 

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +31,6 @@ from fleet.remote.publication import log_chunk, publish
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, NextStep, Shell, Step
 from fleet.waits import announce
-from provision.deferred import dataclass
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from fleet.errors import UsageError
 from fleet.events import LogChunk
 from provision.bounds import CpuLimitError, limit_cpu
-from provision.deferred import dataclass
 from train.agent.protocol.records import LATEST_S
 
 # Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,6 @@ from fleet.results.target import LocalWriteError, PartialFile, Target, complete_
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
-from provision.deferred import dataclass
 from train.agent.protocol.cluster import is_task, task_rank
 from train.agent.protocol.records import Area, FilePart
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fleet.jobs.selection import is_newest, reported_jobs, select_job
-from provision.deferred import dataclass
 from train.agent.protocol.records import JobReport
 
 Reports = Sequence[tuple[str, JobReport]]

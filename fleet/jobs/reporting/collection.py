@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet import __version__
@@ -20,7 +20,6 @@ from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
 from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
 from fleet.state import FleetRecord
-from provision.deferred import dataclass
 from provision.model import Host
 from train.agent.gang.hang import describe
 from train.agent.protocol.cluster import by_rank, is_task, tf_config

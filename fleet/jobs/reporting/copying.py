@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.errors import NotReadyError
@@ -17,7 +18,6 @@ from fleet.remote.sources import contents_of, fetch_contents, get_bundle
 from fleet.reports.capsule import FORMAT, LARGEST, Manifest, write_capsule
 from fleet.reports.record import JobRecord, encode_record
 from fleet.state import TrainCommand
-from provision.deferred import dataclass
 from train.agent.files.disk import readable_size
 from train.agent.protocol.cluster import is_task
 from train.agent.protocol.records import BundleInfo, Follow, Log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from fleet.errors import CancelledError, FleetError, UsageError
@@ -13,7 +14,6 @@ from fleet.remote.quoting import show_command
 from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again
-from provision.deferred import dataclass
 from train.agent.files.containment import is_inner_path
 from train.agent.protocol.records import Prepared
 

@@ -6,6 +6,7 @@ import math
 import secrets
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from fleet.events import BootstrapProgress, ScalingEstimated, ScalingPrediction, Sink, SmokeTested
@@ -21,7 +22,6 @@ from fleet.jobs.scaling.model import (
 )
 from fleet.remote.client import AgentClient
 from fleet.remote.quoting import one_line
-from provision.deferred import dataclass
 from provision.quantities import counted
 from train.agent.injected.measurement import WARMUP
 from train.agent.protocol.records import (

@@ -6,9 +6,8 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-
-from provision.deferred import dataclass
 
 WORKERS = (1, 2, 4, 8, 16)
 """Numbers of workers that are always predicted."""

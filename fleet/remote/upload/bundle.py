@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from fleet.remote.upload.stream import Content, Stream
 from fleet.reports.written import is_report
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
-from provision.deferred import dataclass
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Entry, EntryKind, SharedList
 

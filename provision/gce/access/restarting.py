@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from provision.deferred import dataclass
 from provision.gce.account import Account
 from provision.gce.options import GceOptions
 from provision.gce.rest.api import ApiError

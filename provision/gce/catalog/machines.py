@@ -10,12 +10,11 @@ import ipaddress
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.durations import format_duration
 from provision.gce.catalog.buckets import check_bucket, with_storage_scope
 from provision.gce.catalog.locations import is_region, is_zone

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from provision.deferred import dataclass
 from provision.gce.catalog.locations import is_region, is_zone, region_of
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
 from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-
-from provision.deferred import dataclass
 
 STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
 RESERVATION_BOUND = "RESERVATION_BOUND"

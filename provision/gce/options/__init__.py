@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-from provision.deferred import dataclass
 from provision.gce.options.access import AccessOptions
 from provision.gce.options.account import AccountOptions
 from provision.gce.options.identity import IdentityOptions

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL
 from provision.options import TEXT, option
 

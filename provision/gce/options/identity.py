@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, NETWORK
 from provision.options import FLAG, TEXT, TEXTS, InvalidOptionError, option
 

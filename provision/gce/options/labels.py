@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, NETWORK
 from provision.options import PAIRS, TEXTS, InvalidOptionError, option, split_pair
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from provision.deferred import dataclass
 from provision.gce.options.groups import GENERAL, MONEY_AND_TIME
 from provision.options import COUNT, DURATION, FLAG, MONEY, TEXT, TEXTS, option
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from provision.deferred import dataclass
 from provision.gce.options.groups import PREPARATION
 from provision.options import FILE, PAIRS, TEXT, InvalidOptionError, option, split_pair
 

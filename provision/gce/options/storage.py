@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provision.deferred import dataclass
+from dataclasses import dataclass
+
 from provision.gce.options.groups import GENERAL
 from provision.options import TEXT, option
 

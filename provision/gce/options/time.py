@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from provision.deferred import dataclass
+from dataclasses import dataclass
+
 from provision.gce.options.groups import MONEY_AND_TIME
 from provision.options import DURATION, MONEY, option
 

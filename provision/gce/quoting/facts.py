@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.gce.access import bucket, iap, os_login, restarting, service_account
 from provision.gce.access.bucket import Access
 from provision.gce.access.firewall import open_sources
@@ -41,7 +41,7 @@ class Facts:
     existing: Sequence[Json]
     network: Json
     sources: Sequence[str] = ()
-    image: images.Choice = images.Choice()
+    image: images.Choice = field(default_factory=images.Choice)
     login: str = ""
     tunnels: str | None = None
     storage: Access | None = None

@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
-from provision.deferred import dataclass
 from provision.gce.catalog.networks import network_of
 from provision.gce.diagnosis.credentials import (
     VARIABLE,

@@ -11,10 +11,9 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from email.message import Message
 from typing import Any
-
-from provision.deferred import dataclass
 
 CALLS_MAX = 1000
 """Largest number of calls that Compute Engine accepts in one request."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from provision.bounds import check_text
-from provision.deferred import dataclass
 from provision.inventory.ansible.groups import CONNECTION, Settings
 from provision.inventory.ansible.ranges import is_host_name
 from provision.inventory.ansible.yaml_text import VAULT

@@ -7,10 +7,9 @@ without another group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from provision.deferred import dataclass
 from provision.inventory.ansible.ranges import HOSTS_MAX, expand_host
 from provision.inventory.errors import InventoryError, Location
 

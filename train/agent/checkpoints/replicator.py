@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import (
     Keys,
@@ -58,13 +59,9 @@ from train.agent.host.loop import Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.spawn import close_descriptors, end_with
 from train.agent.host.streams import LineStream
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 from train.agent.protocol.session import Credentials
-
-if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, FrozenSet, List, NoReturn, Optional, Sequence, Tuple
 
 _NICE = 10
 _STACK = 512 << 10  # bytes, of a thread

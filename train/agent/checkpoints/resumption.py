@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from train.agent.checkpoints.snapshot import (
     Manifest,
@@ -28,11 +29,7 @@ from train.agent.checkpoints.store import (
 from train.agent.files.disk import copy_file, list_names, make_directory, write_atomic
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import HeldCheckpoint, Resumption
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, Optional
 
 _UNCOPIED = 1  # attempt and number of a checkpoint that was not replicated, because its job had one task
 

@@ -16,14 +16,14 @@ import json
 import os
 import re
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.containment import contains, is_inner_link, is_inner_path
 from train.agent.files.mounts import mount_of, unescape
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import check_number, check_text, parse_json
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import TypeAlias
 
     from train.agent.files.mounts import Mount
 

@@ -19,6 +19,7 @@ import stat
 import struct
 import threading
 import time
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.checkpoints.formats import is_unfinished
 from train.agent.checkpoints.snapshot import (
@@ -57,10 +58,6 @@ from train.agent.files.disk import (
 )
 from train.agent.files.mounts import read_mounts
 from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set
 
 MANIFEST = "manifest"
 _MAKING = "making-"

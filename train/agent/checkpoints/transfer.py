@@ -16,6 +16,7 @@ import os
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
 from train.agent.checkpoints.store import (
@@ -29,7 +30,6 @@ from train.agent.files.disk import copy_file, finish_file, remove_tree, write_al
 from train.agent.host.loop import Loop
 from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
@@ -42,7 +42,7 @@ from train.agent.protocol.session import (
 )
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Optional, Tuple, TypeAlias
+    from typing import TypeAlias
 
 SILENCE_S = 30.0  # without a byte
 CONNECT_S = 5.0

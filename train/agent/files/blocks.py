@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import zlib
+from typing import Iterable, Iterator, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
-
-if TYPE_CHECKING:
-    from typing import Iterable, Iterator, Tuple
 
 BLOCK_BYTES = 1 << 19
 _SAMPLE_BYTES = 1 << 14

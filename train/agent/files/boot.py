@@ -9,14 +9,11 @@ import json
 import os
 import shlex
 import sys
+from typing import Any, Dict, Sequence
 
 from train.agent.files.disk import read_json, write_atomic
 from train.agent.files.paths import HostPaths, TaskPaths
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Commit, Member, to_dict
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Sequence
 
 _PROGRAM = "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.boot import main; main({root!r})"
 

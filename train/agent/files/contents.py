@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import re
+from typing import Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
 from train.agent.files.disk import (
@@ -21,12 +22,8 @@ from train.agent.files.disk import (
     write_new,
 )
 from train.agent.files.packs import PACKED_BYTES, STAMP_NS, PackReader, PackWriter, find_packed, prune_packs
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
-
-if TYPE_CHECKING:
-    from typing import Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes

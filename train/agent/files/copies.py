@@ -11,17 +11,15 @@ import json
 import os
 import signal
 import stat
+from typing import TYPE_CHECKING, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from train.agent.files.contents import hash_file, is_kept, object_path
 from train.agent.files.disk import read_json, remove_file, write_atomic
 from train.agent.files.mounts import mount_of, read_mounts
 from train.agent.files.packs import PACKED_BYTES
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Entry, EntryKind
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Sequence, Tuple
-
     from train.agent.files.paths import TaskPaths
 
 _SHOW_MAPPED_WRITES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs")

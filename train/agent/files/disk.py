@@ -7,11 +7,7 @@ import json
 import os
 import stat
 from _thread import get_ident
-
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full

@@ -7,16 +7,13 @@ before it, so that a reader can put both into one order.
 from __future__ import annotations
 
 import os
+from typing import Any, Dict, List, Optional
 
 from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
 from train.agent.files.telemetry import TelemetryWriter, format_sample
 from train.agent.files.times import TimesWriter
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import JobResult, Progress, Record, TaskState, Usage, decode, encode
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
 
 LOG_AT = b'"log_at":'
 SPARE = 1 << 18  # bytes

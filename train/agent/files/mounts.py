@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from typing import NamedTuple, Optional
 
 from train.agent.files.containment import contains
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Optional
 
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 

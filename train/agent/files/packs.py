@@ -11,12 +11,9 @@ import contextlib
 import json
 import os
 import struct
+from typing import Collection, Dict, List, NamedTuple, Tuple
 
 from train.agent.files.disk import finish_file, list_names, make_directory, remove_file, write_all
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Collection, Dict, List, Tuple
 
 PACKED_BYTES = 1 << 16
 """Smaller contents are packed."""

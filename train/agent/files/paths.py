@@ -46,12 +46,9 @@ ROOT/                       one fleet's files on this host, readable only by the
 from __future__ import annotations
 
 import os
+from typing import Any, List, NamedTuple
 
 from train.agent.files.disk import list_names
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Any, List
 
 SLOT_PREFIX = "slot-"
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any, Dict, List, Optional, Sequence
 
 from train.agent.files.disk import write_all, write_atomic
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Progress, Usage
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
 
 MOST_SAMPLES = 2048
 LONGEST_LINE = 1 << 12

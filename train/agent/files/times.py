@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import List
+from typing import List, NamedTuple
 
 ENTRY = struct.Struct(">QQ")
 """An entry: offset in the log in bytes, time in microseconds since the epoch."""

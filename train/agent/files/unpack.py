@@ -5,12 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import py_compile
+from typing import FrozenSet
 
 from train.agent.files.disk import read_text, remove_tree
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import FrozenSet
 
 AGENTS_KEPT = 5
 

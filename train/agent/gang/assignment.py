@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from train.agent.protocol.classes import TYPE_CHECKING
+from typing import TYPE_CHECKING, Dict, Iterable, List, Optional, Sequence, Tuple
+
 from train.agent.protocol.cluster import by_rank, parse_task, task_rank
 from train.agent.protocol.records import Member
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Optional, Sequence, Tuple, TypeAlias
+    from typing import TypeAlias
 
 Assignments: TypeAlias = "Dict[str, str]"
 """Maps each task to the slot that it runs in, in the order of the tasks."""

@@ -11,17 +11,17 @@ twice.
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
 from train.agent.gang.scheduling import End, Gang, Terms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import by_rank, called, task_rank
 from train.agent.protocol.records import NO_REASON, Member, Outcome, Reason, ReasonKind, RestartPolicy
 
 if TYPE_CHECKING:
-    from typing import Dict, FrozenSet, List, Optional, Tuple, TypeAlias, Union
+    from typing import TypeAlias
 
 # The others wait this much longer than the leader for a complete gang, so that the leader decides.
 LEADER_FIRST_S = 5.0

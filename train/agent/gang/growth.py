@@ -7,16 +7,13 @@ joins, it is like a slot whose host was lost.
 from __future__ import annotations
 
 import itertools
+from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newer
 from train.agent.gang import readiness
 from train.agent.gang.readiness import Facts
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Member, Reason, ReasonKind
 from train.agent.protocol.wording import join_names
-
-if TYPE_CHECKING:
-    from typing import FrozenSet, Mapping, Optional, Sequence, Tuple
 
 
 class Growth(NamedTuple):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import HangInspection, Member
 from train.agent.protocol.wording import endpoint, join_names
 
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, Optional, Sequence, Tuple, TypeAlias
+    from typing import TypeAlias
 
 MOST_STACK = 32 << 10  # characters
 _HEAD = "(most recent call first):"

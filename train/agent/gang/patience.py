@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import List, Tuple
+from typing import List, Tuple
 
 LATE_S = 1.0
 """Delay of a periodic call from which on the observer counts as kept from running, in seconds."""

@@ -9,12 +9,10 @@ parameter servers.
 
 from __future__ import annotations
 
-from train.agent.protocol.classes import TYPE_CHECKING
+from typing import Dict, List, Sequence, Set, Tuple
+
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Sequence, Set, Tuple
 
 ALL_PAIRS_MAX = 32
 """The largest number of tasks of which all pairs are probed."""

@@ -7,17 +7,17 @@ differ, it fails with an obscure error or with none.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files.disk import DISK_LOW, DISK_RESERVE, readable_size
 from train.agent.gang.assignment import TRAINING
 from train.agent.gang.probing import ALL_PAIRS_MAX, probed_tasks
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.records import Member, ReasonKind
 from train.agent.protocol.wording import endpoint, join_names
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import TypeAlias
 
 CLOCKS_APART_S = 5.0
 _NAMED = 4  # names in a message before the rest is counted

@@ -6,12 +6,12 @@ A slot starts an attempt only after all processes of the previous attempt have e
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.probing import probe_targets
 from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
@@ -24,7 +24,7 @@ from train.agent.protocol.records import (
 )
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple, TypeAlias, Union
+    from typing import TypeAlias
 
 
 class Reserved(NamedTuple):

@@ -8,6 +8,7 @@ again together, with new ports, from the newest complete checkpoint.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newer, newest
 from train.agent.gang import growth, readiness
@@ -24,7 +25,6 @@ from train.agent.gang.assignment import (
 from train.agent.gang.growth import Growth
 from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.states import DesiredState, SlotStatus, Stage, start_delay_s
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
     GRACE_S,
@@ -50,7 +50,7 @@ from train.agent.protocol.records import (
 from train.agent.protocol.wording import signal_name
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeAlias
+    from typing import TypeAlias
 
 # Added to the grace period, for SIGKILL to take effect and the status to arrive.
 STOP_MARGIN_S = 10.0

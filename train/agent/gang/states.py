@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang.readiness import Facts
 from train.agent.protocol import records
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-from train.agent.protocol.records import NO_REASON, Member, Reason, build, compile_readers, to_dict
+from train.agent.protocol.records import NO_REASON, Member, Reason, build, to_dict
 from train.agent.protocol.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Type, TypeAlias, Union
+    from typing import TypeAlias
 
 _START_DELAY_MAX_S = 1.0
 _START_S_PER_SLOT = 0.004  # to send and read the messages; measured with 64 hosts that share two cores
@@ -149,11 +149,6 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def to_wire(message: Message) -> Dict[str, Any]:
     """Return a message as an object of plain JSON values."""
     return {_NAMES[type(message)]: to_dict(message)}
-
-
-def compile_messages() -> None:
-    """Compile the readers of all messages, as `compile_readers` does for records."""
-    compile_readers(_KINDS.values())
 
 
 def from_wire(values: Dict[str, Any]) -> Optional[Message]:

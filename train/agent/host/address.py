@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import _socket  # without the module socket, which creates classes for its constants
-
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Any, Tuple
-
+from typing import Any, Tuple
 
 _AF_INET = 2
 _NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there

@@ -13,14 +13,14 @@ import os
 import select
 import struct
 import time
+from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Set
 
 from train.agent.host.loop import READ, Loop
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Beat, End, Follow, Inspect, Log, Record, decode, encode
 
 if TYPE_CHECKING:
     import socket
-    from typing import Callable, Iterator, List, Optional, Set, TypeAlias
+    from typing import TypeAlias
 
 _LONGEST = 1 << 18  # bytes of a packet
 _WAKE_RECORD = Beat(0.0)

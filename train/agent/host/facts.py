@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_json, read_text, write_atomic
 from train.agent.host.processes import boot_id
 from train.agent.host.startup import PROVEN, install_hook, proof_environment
 from train.agent.injected import read_source
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 PROBE_DEADLINE_S = 60.0
 GPU_DEADLINE_S = 30.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import Dict, List, Sequence
 
 from train.agent.files.job_marks import has_job
 from train.agent.host.facts import Interpreter, Probe
@@ -12,12 +13,8 @@ from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source
 from train.agent.injected.count_gpus import MARK
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import RESTARTING, Gpu, Refusal
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Sequence
 
 DRIVER_DEADLINE_S = 600.0  # images install it at their first start
 TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute

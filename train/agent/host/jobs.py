@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import time
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Type, TypeVar
 
 from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, last_progress, read_job, read_result, states
@@ -14,13 +15,10 @@ from train.agent.host import control
 from train.agent.host.warm_process import warm_memory
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase, Policy, ReasonKind, Refusal, build
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Sequence, Type, TypeVar
-
     T = TypeVar("T")
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-
-from train.agent.protocol.classes import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, Dict, Tuple
 
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Tuple, TypeAlias
+    from typing import TypeAlias
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE

@@ -10,13 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from typing import List, Optional
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
-
-if TYPE_CHECKING:
-    from typing import List, Optional
 
 PORTS_TRIED = 1000
 _TAKEN = (errno.EADDRINUSE,)

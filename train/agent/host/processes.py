@@ -6,14 +6,11 @@ import os
 import select
 import signal
 import time
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 from train.agent.files.disk import list_names, read_json, read_text, remove_file
 from train.agent.files.paths import TaskPaths
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Exit
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Set
 
 MARK = "FLEET_TASK_DIRECTORY"  # in the environment of every process of a task
 _END_DEADLINE_S = 10.0

@@ -6,17 +6,14 @@ import os
 import select
 import signal
 import time
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
 from train.agent.host.spawn import Spawned, spawn
 from train.agent.host.startup import Hook
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 BEAT_S = 5.0  # the client hears of us at least so often
 _SPACING_S = 0.2  # between two steps that differ only in numbers

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import AbstractSet, Callable, Dict, NamedTuple, NoReturn, Optional, Sequence
 
 from train.agent.host.startup import Hook, hook_environment
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import AbstractSet, Callable, Dict, NoReturn, Optional, Sequence
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_NAME = 15

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
 from train.agent.files.disk import make_directory, read_text, write_atomic
 from train.agent.injected import read_source
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Dict, Mapping, Optional, Sequence
 
 VARIABLE = "FLEET_HOOK"
 PROVE = "prove"

@@ -6,11 +6,11 @@ import contextlib
 import socket
 import struct
 import time
+from typing import Callable, Dict, Optional, Tuple
 
 from train.agent.host.loop import READ, WRITE, Loop
 from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
@@ -20,9 +20,6 @@ from train.agent.protocol.session import (
     Session,
     encode_message,
 )
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, Optional, Tuple
 
 GREETING_DEADLINE_S = 5.0
 _MOST_UNSENT = 16 << 20  # bytes that wait for an end that does not read

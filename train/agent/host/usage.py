@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Dict, Iterable, List, Set, Tuple
 
 from train.agent.host.processes import Stat
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import GpuUse
-
-if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Set, Tuple
 
 PERIOD_S = 5.0
 SLACK_S = 1.5

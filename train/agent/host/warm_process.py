@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from typing import Dict
 
 from train.agent.files.disk import list_names, read_json, read_text, remove_file
 from train.agent.host.processes import ProcessId, await_exit, is_alive
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Dict
 
 _RECORD = ".json"
 _EXIT_S = 5.0

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Tuple
 
 from train.agent.files.paths import HostPaths
 from train.agent.host.facts import Interpreter
 from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.venv import Base, EnvironmentSpec, significant_lines, split_requirement
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Tuple
 
 _HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
 

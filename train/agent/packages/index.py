@@ -8,13 +8,10 @@ index from a netrc file, and that of a proxy from the usual variables of proxies
 from __future__ import annotations
 
 import re
+from typing import Dict
 from urllib.parse import urlsplit
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import PipSource
-
-if TYPE_CHECKING:
-    from typing import Dict
 
 _HIDDEN = "****"
 _INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_PYPI_URL", "PIP_NO_INDEX")

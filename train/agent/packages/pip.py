@@ -6,12 +6,9 @@ The patterns match pip 20 to 26. Unknown output is ignored, or quoted as the cau
 from __future__ import annotations
 
 import re
+from typing import List, Optional, Sequence
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Exit, Refusal, Refused
-
-if TYPE_CHECKING:
-    from typing import List, Optional, Sequence
 
 RESOLVING = "resolving packages"
 DOWNLOADING = "downloading packages"

@@ -11,17 +11,14 @@ import hashlib
 import os
 import re
 import shlex
+from typing import Dict, List, Tuple
 
 from train.agent.files.disk import list_names, make_directory, write_atomic
 from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.facts import PROBE_DEADLINE_S, run_program
 from train.agent.host.runner import Steps
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import NeedPip, PipWheel, Refusal
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Tuple
 
 SUFFIX = ".whl"
 LARGEST_WHEEL = 32 << 20  # bytes; pip's has about 2 MB

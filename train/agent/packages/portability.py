@@ -7,19 +7,16 @@ import json
 import os
 import re
 import stat
+from typing import Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from train.agent.files.containment import is_inner_link
 from train.agent.files.contents import check_entries, hash_file
 from train.agent.files.disk import copy_file, make_directory, read_text, remove_file
 from train.agent.files.paths import VenvPaths
 from train.agent.packages.venv import Base
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal
 from train.agent.protocol.strict_json import parse_object
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 LONGEST_LISTING = 64 << 20  # bytes
 _DEEPEST = 100  # directories; `remove_tree` calls itself for each

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import time
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
@@ -27,12 +28,8 @@ from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import PipSource, Refusal
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 KEPT = 3
 UNUSED_S = 30 * 86400.0

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from train.agent.gang.patience import Patience
 from train.agent.gang.scheduling import BEAT_FRACTION
 from train.agent.host.loop import Loop
 from train.agent.host.streams import GREETING_DEADLINE_S, MessageStream, StreamListener, start_connection
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import Credentials, LinkError, Message
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, Mapping, Optional, Sequence
 
 _RETRY_S = (0.05, 1.0)
 _BEAT: Message = {"beat": 1}

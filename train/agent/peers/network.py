@@ -12,14 +12,11 @@ import select
 import socket
 import threading
 import time
+from typing import BinaryIO, Iterator, List, NamedTuple
 
 from train.agent.host.streams import start_connection
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import LONGEST_GREETING, Credentials, LinkError
-
-if TYPE_CHECKING:
-    from typing import BinaryIO, Iterator, List
 
 DEADLINE_S = 15.0  # for the whole measurement
 STREAM_S = 2.0  # of data to the next member

@@ -11,11 +11,11 @@ import os
 import socket
 import time
 from collections import deque
+from typing import Callable, Deque, Dict, Optional, Sequence, Tuple
 
 from train.agent.gang import readiness
 from train.agent.host.loop import Loop
 from train.agent.host.streams import LineStream, StreamListener, reset_on_close, start_connection
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Member
 from train.agent.protocol.session import (
     LONGEST_GREETING,
@@ -26,9 +26,6 @@ from train.agent.protocol.session import (
     port_owner,
     port_question,
 )
-
-if TYPE_CHECKING:
-    from typing import Callable, Deque, Dict, Optional, Sequence, Tuple
 
 PORT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
 PROBES_DEADLINE_S = 20.0  # for all tries of all ports

@@ -14,17 +14,14 @@ import os
 import socket
 import struct
 import threading
+from typing import Callable, List, Mapping, Optional, Tuple, Union
 
 from train.agent.checkpoints.transfer import BROKEN, CONNECT_S, SILENCE_S, Wire
 from train.agent.files.contents import Receiver
 from train.agent.protocol.channel import LineBuffer
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Relay
 from train.agent.protocol.session import LONGEST_GREETING, Credentials
-
-if TYPE_CHECKING:
-    from typing import Callable, List, Mapping, Optional, Tuple, Union
 
 _MOST_CONNECTIONS = 32
 _PIECE = 1 << 20

@@ -13,11 +13,7 @@ import os
 import select
 import sys
 import time
-
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 SERVER = "fleet-restarts"
 """Metadata item of an instance with the URL of the API."""

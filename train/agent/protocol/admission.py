@@ -7,11 +7,7 @@ import errno
 import os
 import resource
 import socket
-
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 _MOST = 64
 _LEAST = 8

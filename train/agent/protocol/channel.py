@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import select
 import time
+from typing import Iterator, Optional
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import ClientGoneError
 from train.agent.protocol.records import Record, decode, encode
-
-if TYPE_CHECKING:
-    from typing import Iterator, Optional
 
 LONGEST_REQUEST = 256 << 20  # bytes; a bundle of a million paths stays below it
 WRITE_DEADLINE_S = 300.0

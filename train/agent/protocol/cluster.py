@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
+from typing import Dict, List, Sequence, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Member
 from train.agent.protocol.wording import endpoint
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Sequence, Tuple
 
 TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 PLACEHOLDERS = ("rank", "index", "type", "tasks", "addresses", "worker_hosts", "ps_hosts", "attempt")

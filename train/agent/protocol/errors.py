@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import _socket  # without the module socket, which creates classes for its constants
 import errno
+from typing import Optional
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import ReasonKind, Refusal, Refused
-
-if TYPE_CHECKING:
-    from typing import Optional
 
 _KINDS = {
     errno.ENOSPC: ReasonKind.DISK_FULL,

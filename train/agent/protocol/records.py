@@ -51,27 +51,27 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Type,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import JsonError, check_number, check_text, parse_json
 
 if TYPE_CHECKING:
-    from typing import (
-        Any,
-        Callable,
-        Dict,
-        Iterable,
-        Iterator,
-        List,
-        Optional,
-        Protocol,
-        Tuple,
-        Type,
-        TypeAlias,
-        Union,
-    )
+    from typing import TypeAlias
 
     class Record(Protocol):
         """One of the records below. Not a union of them: narrowing that takes mypy 0.1 to 1 s in each place."""
@@ -1120,58 +1120,14 @@ _READERS: Dict[Type[Any], Dict[str, _Reader]] = {}
 
 def _readers(kind: Type[Any]) -> Dict[str, _Reader]:
     if kind not in _READERS:
-        readers: Dict[str, _Reader] = {}
-        names = {**_FORMS, **vars(sys.modules[kind.__module__])}
-        for name in kind._fields:
-            hint: Any = kind.__annotations__[name]
-            text: str = getattr(hint, "__forward_arg__", hint)  # named tuples of typing keep it in an object
-            readers[name] = _reader(eval(text, names))  # noqa: S307 - from the text of that module
-        _READERS[kind] = readers
+        _READERS[kind] = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
     return _READERS[kind]
-
-
-def compile_readers(kinds: Iterable[Type[Any]] = _RECORDS) -> None:
-    """Compile the readers of JSON values as named tuples, and of all named tuples in them.
-
-    For a process that forks others, each of which would compile them at their first use.
-    """
-    queue = [*kinds]
-    while queue:
-        kind = queue.pop()
-        if kind not in _READERS:
-            queue += [nested for read in _readers(kind).values() for nested in _kinds_of(read)]
-
-
-def _kinds_of(read: Any) -> Iterator[Type[Any]]:
-    """Yield the named tuples that a reader builds."""
-    if isinstance(read, functools.partial):
-        for argument in read.args:
-            if read.func is build:
-                yield argument
-            else:
-                yield from _kinds_of(argument)
-
-
-class _OptionalForm:
-    """The name Optional in annotations, because the module typing is not imported."""
-
-    __origin__ = None
-
-    def __init__(self, *arguments: Any) -> None:
-        self.__args__ = arguments
-
-    def __getitem__(self, kind: Any) -> _OptionalForm:
-        return _OptionalForm(kind, type(None))
-
-
-_FORMS = {"Dict": dict, "List": list, "Optional": _OptionalForm()}
 
 
 def _reader(kind: Any) -> _Reader:
     """Return a function that returns a JSON value as `kind`, or raises ValueError."""
-    parts: Tuple[Any, ...]
-    origin, parts = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
-    if parts and parts[-1] is type(None):  # Optional
+    origin, parts = get_origin(kind), get_args(kind)
+    if type(None) in parts:  # Optional
         return functools.partial(_read_optional, _reader(parts[0]))
     if origin is list:
         return functools.partial(_read_list, _reader(parts[0]))

@@ -16,12 +16,12 @@ import hmac
 import json
 import os
 import zlib
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Protocol, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.strict_json import JsonError, parse_object
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Protocol, Tuple, TypeAlias
+    from typing import TypeAlias
 
     class Greeting(Protocol):
         """One side of the authentication of a connection."""

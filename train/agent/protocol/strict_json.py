@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Union
+from typing import Any, Dict, List, NoReturn, Union
 
 MAX_DEPTH = 32
 MAX_INTEGER = 1 << 63

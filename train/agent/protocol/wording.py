@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import signal
-
-from train.agent.protocol.classes import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from typing import Sequence
+from typing import Sequence
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from typing import Dict
 
 from train.agent.files.disk import read_json
 from train.agent.files.job_marks import mark_job
@@ -16,12 +17,8 @@ from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import Probe
 from train.agent.host.jobs import list_tasks
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Entry, Prepare, build
-
-if TYPE_CHECKING:
-    from typing import Dict
 
 DRIVER_DEADLINE_S = 600.0
 PEERS_DEADLINE_S = 120.0

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import time
+from typing import NoReturn, Optional, Set
 
 from train.agent.checkpoints.resumption import copy_checkpoint
 from train.agent.checkpoints.store import ReplicaError
@@ -16,7 +17,6 @@ from train.agent.gang.readiness import Facts
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
 from train.agent.host.spawn import close_descriptors, fork_released
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import chief_of, cluster_spec
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Reason, Refusal, Resumption, to_dict
@@ -25,9 +25,6 @@ from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.attempt import Start
 from train.agent.supervisor.supervisor import Supervisor
 from train.agent.supervisor.watchdog import Watchdog, watch
-
-if TYPE_CHECKING:
-    from typing import NoReturn, Optional, Set
 
 _STARTED = b"s"
 _START_DEADLINE_S = 20.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+from typing import Dict, NoReturn, Sequence
 
 from train.agent.files.disk import read_json
 from train.agent.files.journal import last_attempt, read_job, states
@@ -13,7 +14,6 @@ from train.agent.host.facts import login_environment
 from train.agent.host.jobs import find_task, members_of
 from train.agent.host.processes import MARK, ProcessId, is_alive
 from train.agent.host.startup import VARIABLE
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Replication, build
 from train.agent.supervisor.environment import (
@@ -23,9 +23,6 @@ from train.agent.supervisor.environment import (
     task_environment,
 )
 from train.agent.supervisor.host_environment import program_directories
-
-if TYPE_CHECKING:
-    from typing import Dict, NoReturn, Sequence
 
 REFUSED = 14
 _NOT_RUN, _NOT_FOUND = 126, 127  # exit codes of a shell

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import time
+from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import size_of
 from train.agent.files.journal import attempts, last_attempt, log_at, read_job, read_result, states
@@ -18,12 +19,8 @@ from train.agent.host import control
 from train.agent.host.jobs import find_task, lost_result
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Beat, Follow, JobResult, Stop
-
-if TYPE_CHECKING:
-    from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 BEAT_S = 5.0
 SLICE = 1 << 17  # bytes of log in one record

@@ -8,6 +8,7 @@ import socket
 import statistics
 import time
 from collections import deque
+from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
@@ -15,7 +16,6 @@ from train.agent.host.startup import Hook
 from train.agent.injected.measurement import ALONE, TOGETHER, VARIABLE, WARMUP
 from train.agent.peers import network
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
     Exit,
@@ -28,9 +28,6 @@ from train.agent.protocol.records import (
 from train.agent.protocol.session import Credentials, LinkError
 from train.agent.requests.preparation.smoke_test import DEADLINE_S, LINES, LONGEST_LINE, LONGEST_S, yield_environment
 from train.agent.requests.prepare import Reservation
-
-if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Tuple
 
 MOST_STEPS = 1000
 _MOST_BYTES = 4 << 20  # of the file of observations

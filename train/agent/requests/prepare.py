@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from train.agent.files import contents, disk
 from train.agent.files.blocks import BLOCK_BYTES, unpack_block
@@ -27,7 +28,6 @@ from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.host.startup import Proof, is_program
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
@@ -45,8 +45,6 @@ from train.agent.supervisor.environment import HostEnvironment
 from train.agent.supervisor.host_environment import create_host_environment, program_directories
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple
-
     from train.agent.peers.relay import RelayServer
 
 CACHED_JOBS = 5

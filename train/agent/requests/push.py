@@ -12,12 +12,12 @@ import os
 import stat
 import tempfile
 from collections import Counter
+from typing import TYPE_CHECKING, Callable, NoReturn, Optional, Sequence, Set
 
 from train.agent.files import contents, disk
 from train.agent.files.paths import HostPaths
 from train.agent.host.ports import listen_for_links
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
 from train.agent.requests.prepare import RELAYED_BYTES, receive_contents
@@ -25,8 +25,6 @@ from train.agent.requests.results import hash_start
 from train.agent.requests.stored_jobs import Heartbeat
 
 if TYPE_CHECKING:
-    from typing import Callable, NoReturn, Optional, Sequence, Set
-
     from train.agent.peers.relay import RelayServer
 
 _TEMPORARY = ".fleet-push-"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import replication_problem
 from train.agent.files.contents import object_path
@@ -12,11 +13,7 @@ from train.agent.files.disk import read_json
 from train.agent.files.journal import attempts, read_job
 from train.agent.files.packs import STAMP_NS
 from train.agent.files.paths import TaskPaths
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEntry, build
-
-if TYPE_CHECKING:
-    from typing import Callable, Collection, Dict, Iterator, List, Optional, Tuple
 
 _PIECE = 1 << 20
 _MOST_NOTES = 20

@@ -9,18 +9,16 @@ import errno
 import os
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
 
 from train.agent.files.paths import HostPaths
 from train.agent.host.address import host_address
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import ClientGoneError, RefusedError
 from train.agent.protocol.records import MalformedRecordError, Record, Refusal, Refused
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Type, Union
-
     from train.agent.requests.prepare import Reservation
 
 IDLE_S = 3600.0  # for the next request

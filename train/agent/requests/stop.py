@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Optional
 
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.host.jobs import find_task
 from train.agent.host.processes import ProcessId, await_exit, end_leftovers, is_alive, supervisor_of
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Stop, Stopped
-
-if TYPE_CHECKING:
-    from typing import Optional
 
 # Beyond the grace period: SIGKILL, the news to the chief and back, and a peer that does not answer.
 MARGIN_S = 35.0

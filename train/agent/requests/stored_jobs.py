@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import time
+from typing import Optional, Union
 
 from train.agent.checkpoints.resumption import held_checkpoint
 from train.agent.files.disk import free_space, read_json, remove_tree
@@ -17,14 +18,10 @@ from train.agent.host.jobs import JOB_NAME, find_task, newest_tasks, queued_jobs
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import FilePart, Refusal
 from train.agent.requests.prepare import HostLock, discard_unused
 from train.agent.requests.results import Results, disk_usage
-
-if TYPE_CHECKING:
-    from typing import Optional, Union
 
 _SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
 _MOST = 1_000_000

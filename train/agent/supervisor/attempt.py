@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from train.agent.files.disk import write_atomic
 from train.agent.files.journal import Journal
@@ -23,7 +24,6 @@ from train.agent.host.startup import Hook, Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import reason_kind
 from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
@@ -42,9 +42,6 @@ from train.agent.supervisor.task import TaskProcess
 from train.agent.supervisor.unannounced import Unannounced
 from train.agent.warm.client import WarmTask, prepare_directory, read_process, start_warm
 from train.agent.warm.plan import VARIABLE, Plan, make_plan, read_program
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Union
 
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
 from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.cluster import placeholder_values, tf_config
 from train.agent.protocol.records import Member
-
-if TYPE_CHECKING:
-    from typing import Dict, Mapping, Sequence, Tuple
 
 _PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
 _VARIABLES = {

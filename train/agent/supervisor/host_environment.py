@@ -6,13 +6,10 @@ import fcntl
 import os
 import socket
 import struct
+from typing import Iterator, List, Tuple
 
 from train.agent.files.disk import make_directory, read_text
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.supervisor.environment import HostEnvironment
-
-if TYPE_CHECKING:
-    from typing import Iterator, List, Tuple
 
 _NAMES = ("python", "python3")
 _SIOCGIFCONF = 0x8912  # netdevice(7)

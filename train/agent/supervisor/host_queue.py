@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+from typing import Callable, NoReturn
 
 from train.agent.files.disk import free_space, remove_file, write_atomic
 from train.agent.files.journal import read_job, write_job
@@ -15,12 +16,8 @@ from train.agent.host.jobs import holder_of
 from train.agent.host.lock import unlock, wait_for_lock
 from train.agent.host.processes import end_leftovers
 from train.agent.host.spawn import close_descriptors, end_with
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Reason
 from train.agent.supervisor.attempt import Start
-
-if TYPE_CHECKING:
-    from typing import Callable, NoReturn
 
 _MOST_FAILURES = 5
 

@@ -9,16 +9,16 @@ import os
 import socket
 import struct
 import time
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List
 
 from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import Connection, main_first
 from train.agent.host.processes import Stat, descendants, list_processes, read_stat
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
 
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Iterator, List, TypeAlias
+    from typing import TypeAlias
 
 MOST_SOCKETS = 64
 _STATES = {

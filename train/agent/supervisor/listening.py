@@ -11,14 +11,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import Collection, Dict, FrozenSet, Optional, Set
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import Loop
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.supervisor.inspection import sockets_of
-
-if TYPE_CHECKING:
-    from typing import Collection, Dict, FrozenSet, Optional, Set
 
 PERIOD_S = 1.0
 _SLACK = 1.5  # of the period, to wait for another reason to wake up: the next heartbeat

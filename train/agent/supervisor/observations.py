@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from typing import Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.injected.observer import SERVING, WAITING
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Sequence, Tuple
 
 _REPORT = re.compile(rb"\x1e([^\x1e\n]*)\n")
 _LONGEST = 1 << 10  # bytes of a report

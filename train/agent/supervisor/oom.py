@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from train.agent.files.disk import read_text, readable_size
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Tuple
 
 _COUNTED = {1: "memory.oom_control", 2: "memory.events"}  # by the version of cgroups
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}

@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from typing import Deque, Dict, List, Optional, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Progress
-
-if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Tuple
 
 _SLICE = 1 << 16
 _LONGEST_LINE = 1 << 12  # bytes; of a longer one nothing is read

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import Deque, List, Tuple
 
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import Progress
 from train.agent.supervisor.progress import ProgressParser
-
-if TYPE_CHECKING:
-    from typing import Deque, List, Tuple
 
 SLICE_S = 0.001  # of parsing, before the loop serves something else
 CPU_FRACTION = 0.1  # of the time may be spent on parsing

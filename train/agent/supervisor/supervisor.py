@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
@@ -35,7 +36,6 @@ from train.agent.host.processes import receive_signals
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol import records
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
@@ -45,8 +45,6 @@ from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, Wind
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
-
     from train.agent.peers.revive import Reviver
 
 _CLOSE_S = 5.0

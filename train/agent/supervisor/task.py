@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from typing import Callable, Dict, List, Optional, Sequence, Set
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
@@ -23,15 +24,11 @@ from train.agent.host.processes import (
 )
 from train.agent.host.spawn import Spawned, open_gate, spawn
 from train.agent.host.startup import STACKS_SIGNAL, Hook
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
 from train.agent.warm.client import WarmTask, receive_exit
-
-if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Sequence, Set
 
 # Descendants of a task may write for this time after the task itself has ended.
 LINGER_S = 2.0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from train.agent.host.control import encode_output
-from train.agent.protocol.classes import TYPE_CHECKING
-from train.agent.protocol.records import Log
+from typing import List
 
-if TYPE_CHECKING:
-    from typing import List
+from train.agent.host.control import encode_output
+from train.agent.protocol.records import Log
 
 INTERVAL_S = 0.01
 """Time between two notifications, in seconds."""

@@ -12,16 +12,16 @@ import select
 import signal
 import socket
 import time
+from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional
 
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, read_stat, receive_signals
 from train.agent.host.spawn import adopt_orphans, end_with, fork_released
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from typing import Callable, List, NoReturn, Optional, TypeAlias
+    from typing import TypeAlias
 
 _LONGEST = 1 << 20
 _MAX_SUPERVISORS = 20

@@ -10,16 +10,13 @@ import signal
 import socket
 import struct
 import time
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.spawn import Spawned
 from train.agent.host.warm_process import end_warm
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.warm.plan import Plan, Process
-
-if TYPE_CHECKING:
-    from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 _ANSWER_S = 2.0  # the supervisor, which sends heartbeats too, waits for it
 _LONGEST = 1 << 12

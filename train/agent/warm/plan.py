@@ -8,11 +8,7 @@ import os
 import re
 import sys
 import warnings
-
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 VARIABLE = "FLEET_WARM"
 _HEAVY = ("tensorflow", "tf_keras", "keras", "jax", "torch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Dict, Optional, Tuple, Union
 
 from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
@@ -23,13 +24,9 @@ from train.agent.packages.venv import (
     significant_lines,
 )
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Bootstrap, Bootstrapped, NeedEnvironment, Refusal
 from train.agent.requests.preparation.root_scripts import await_root_scripts
-
-if TYPE_CHECKING:
-    from typing import Dict, Optional, Tuple, Union
 
 
 def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Union[Bootstrapped, NeedEnvironment]:

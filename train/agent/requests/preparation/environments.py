@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from train.agent.files.contents import Receiver, hash_file
 from train.agent.files.disk import DISK_RESERVE, free_space, make_directory, readable_size, write_atomic
@@ -24,7 +25,6 @@ from train.agent.packages.portability import (
 from train.agent.packages.venv import mark_used
 from train.agent.peers.relay import HeldContents, RelayServer, fetch
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
     EntryKind,
@@ -34,9 +34,6 @@ from train.agent.protocol.records import (
     Relay,
     ShareEnvironment,
 )
-
-if TYPE_CHECKING:
-    from typing import Callable, List, Optional, Sequence, Tuple
 
 SLOWEST = 1 << 20  # bytes a second
 PERIOD_S = 60.0

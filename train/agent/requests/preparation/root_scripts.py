@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Dict, Optional, Tuple
 
 from train.agent.files.disk import read_text
 from train.agent.host.processes import read_stat
 from train.agent.host.runner import Steps
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
-
-if TYPE_CHECKING:
-    from typing import Dict, Optional, Tuple
 
 # Written by the startup script of the provider, provision/gce/rest/bodies/startup.sh.
 RESULTS = ("/run/fleet/scripts", "/var/lib/fleet/scripts")

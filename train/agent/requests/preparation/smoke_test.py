@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import Deque, Dict, List, Optional, Tuple, Union
 
 from train.agent.files.disk import write_atomic
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
-from train.agent.protocol.classes import TYPE_CHECKING
 from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, MeasureSteps, Member, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.agent.supervisor.progress import ProgressParser
-
-if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Tuple, Union
 
 LONGEST_S = 3600.0
 _TASK = "worker-0"

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import READ, WRITE, Loop
-from train.agent.protocol.classes import TYPE_CHECKING, NamedTuple
 from train.agent.protocol.records import PreemptionNotice
 from train.agent.protocol.strict_json import JsonError, parse_json
-
-if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SCHEME = "http://"
