@@ -26,6 +26,9 @@ _POLL_S = 0.2
 _STOP_S = 5.0
 _RELOAD_S = "5"
 _TAIL = 4096
+# Runs a program, and ends its process group if the pipe on stdin is closed: only this command holds the other end, so
+# that TensorBoard also ends if this command is killed.
+_TIED = 'exec 3<&0; { trap "" TERM; read -r _ <&3; kill -TERM 0; sleep 2; kill -KILL 0; } & exec "$@" 3<&- </dev/null'
 
 
 def need_tensorboard() -> None:
@@ -75,8 +78,9 @@ def serve(directory: Path, scratch: Path, port: int) -> Iterator[subprocess.Pope
     command += ["--port", str(port), "--reload_interval", _RELOAD_S]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=scratch, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+            ["sh", "-c", _TIED, "sh", *command],
+            cwd=scratch, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
     try:
         _wait_until_ready(process, port, log)
         yield process

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fleet.results.runs import write_scalars
@@ -118,3 +119,15 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     local.send_signal(signal.SIGHUP)  # the terminal was closed
     local.communicate()
     assert local.returncode == 0
+    check_end_with_a_killed_command(two)
+
+
+def check_end_with_a_killed_command(two: Program) -> None:
+    killed = two.start("tensorboard", "--dir", "pulled", "--no-open", "-o", "json")
+    assert killed.stdout is not None
+    assert any(json.loads(line)["event"] == "tensorboard_started" for line in killed.stdout)
+    left = psutil.Process(killed.pid).children(recursive=True)
+    assert len(left) >= 2
+    killed.kill()
+    killed.communicate()
+    assert psutil.wait_procs(left, 60)[1] == []
