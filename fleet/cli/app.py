@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from typer.exceptions import TyperException
-
 from fleet.cli.application import app, root_command
 from fleet.cli.failures import (
     explain_usage_error,
@@ -54,12 +52,11 @@ def run(arguments: list[str]) -> int:
         failure, sink, fleet = failed.error, failed.sink, failed.fleet
     except FleetError as error:
         failure = error
-    except TyperException as error:
-        failure = explain_usage_error(error, arguments)
     except KeyboardInterrupt:
         failure = _NOT_STARTED
-    except Exception as error:  # noqa: BLE001 - a bug: the traceback goes into a file, the user gets a sentence
-        failure = InternalError.of(error)
+    except Exception as error:  # noqa: BLE001 - of the command line, or a bug: its traceback goes into a file
+        is_mistake = hasattr(error, "format_message")  # an error of Typer; its classes moved between versions
+        failure = explain_usage_error(error, arguments) if is_mistake else InternalError.of(error)
     if isinstance(failure, InternalError):
         keep_traceback(failure)
     lines = render_next_steps(failure, arguments, fleet)

@@ -54,7 +54,7 @@ def _build(name: str, entry: Entry) -> TyperCommand:
     function = _load(entry.function)
     help_text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
     alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    kind = _load(entry.kind) if entry.kind else None
+    kind = _load(entry.kind) if entry.kind else Grouped
     register = alone.command(name, cls=kind, help=help_text, rich_help_panel=entry.panel, context_settings=_CONTEXT)
     register(function)
     command = typer.main.get_command(alone)
@@ -135,26 +135,38 @@ def list_options(command: Any) -> list[Option]:
     ]
 
 
-class WithJobs(TyperCommand):
-    """A command whose arguments are jobs: ``-1`` is one of them, not an option."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move arguments such as ``-1`` behind the options."""
-        return super().parse_args(ctx, separate_jobs(args, list_options(self)))
+def _list_arguments(command: Any) -> list[Any]:
+    return [param for param in command.params if param.param_type_name == "argument"]
 
 
 class Grouped(TyperCommand):
     """A command whose help shows its options in groups, each under the panel that the option names."""
 
+    def collect_usage_pieces(self, _ctx: Any) -> list[str]:
+        """Return the arguments as they are declared; versions of Typer add different brackets to them."""
+        pieces = ["[OPTIONS]"]
+        for param in _list_arguments(self):
+            pieces.append(param.metavar if param.required or param.metavar[0] == "[" else f"[{param.metavar}]")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, options of no panel, then each panel."""
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        required = {True: "  [required]", False: ""}
+        arguments = [(param.metavar, param.help + required[param.required]) for param in _list_arguments(self)]
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": arguments, "Options": []}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
+            record = param.get_help_record(ctx) if param.param_type_name == "option" else None
             if record is not None:
-                plain = "Arguments" if param.param_type_name == "argument" else "Options"
-                groups.setdefault(getattr(param, "rich_help_panel", None) or plain, []).append(record)
+                groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
         for title, records in groups.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class WithJobs(Grouped):
+    """A command whose arguments are jobs: ``-1`` is one of them, not an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move arguments such as ``-1`` behind the options."""
+        return super().parse_args(ctx, separate_jobs(args, list_options(self)))

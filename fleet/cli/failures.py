@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from typer.exceptions import TyperException
-
 from fleet.cli.application import list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
@@ -111,7 +109,7 @@ def keep_traceback(failure: InternalError) -> None:
         failure.hint = f"report it, with the file {file}"
 
 
-def explain_usage_error(error: TyperException, arguments: list[str]) -> UsageError:
+def explain_usage_error(error: Exception, arguments: list[str]) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
     from fleet.cli.mistakes import explain_mistake, explain_unknown_command, explain_unknown_option
 

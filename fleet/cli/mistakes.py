@@ -88,7 +88,7 @@ def explain_mistake(message: str, command: str, typed: CommandLine | None) -> Us
         command: The command that was typed; empty: none.
         typed: The command line; None if it has no command.
     """
-    text = " ".join(message.split()).removesuffix(".")
+    text = " ".join(message.split()).removesuffix(".").replace(" Value error,", "")
     for pattern, replacement in _MISTAKES:
         text = re.sub(pattern, replacement, text)
     steps = [Step(*filter(None, [command]), "--help")]

@@ -123,7 +123,7 @@ def option(
     Args:
         name: ``--workers``.
         help_text: What it does, one sentence.
-        metavar: Its value; None: a flag, or a choice.
+        metavar: Its value; None: a flag. Versions of Typer show choices in different brackets.
         short: ``-w``.
         default: The default in words; empty: the real default is shown.
         details: Other arguments of typer.Option; `panel` is the group in the help.
@@ -183,6 +183,7 @@ OutputOption = Annotated[
     option(
         "--output",
         "Output format: live view on a terminal and plain lines otherwise (auto), plain lines, or JSON lines.",
+        "<auto|lines|json>",
         short="-o",
     ),
 ]

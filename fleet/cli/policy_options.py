@@ -15,6 +15,7 @@ RestartsAfter = Annotated[
     option(
         "--restart-policy",
         "When to restart: after any failure, or only after signals and exit codes >= 128.",
+        "<never|on-failure|exit-code>",
         panel=FAILURES,
     ),
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from typer.core import TyperOption
+import typer
 
 from fleet.cli.application import Grouped
 from fleet.cli.options import parse_count, parse_duration, parse_money, split_commas
@@ -36,7 +37,7 @@ class WithProviders(Grouped):
     @params.setter
     def params(self, value: list[Any]) -> None:
         self._params = value
-        self._provided: dict[str, TyperOption] = {}
+        self._provided: dict[str, Any] = {}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and store the values of providers' options in the context."""
@@ -102,20 +103,32 @@ def _named_provider(args: Sequence[str]) -> str:
     return ""
 
 
-def _make_option(declared: Option, default: str) -> TyperOption:
-    parser = {COUNT: parse_count, DURATION: parse_duration, MONEY: parse_money}.get(declared.kind)
+def _make_option(declared: Option, default: str) -> Any:
+    """Return the option that Typer makes of a parameter of a function."""
+    kind: Any = {FLAG: bool, TEXTS: list[str], PAIRS: list[str], COUNT: int}.get(declared.kind, str)
     text = f"{declared.help}  [default: {default}]" if default else declared.help
-    return TyperOption(
-        param_decls=[declared.name.lstrip("-").replace("-", "_"), *declared.flags],
-        type=parser,
-        default=None,
+    made = typer.Option(
+        *declared.flags,
+        parser={COUNT: parse_count, DURATION: parse_duration, MONEY: parse_money}.get(declared.kind),
         metavar=declared.metavar or None,
-        is_flag=True if declared.kind is FLAG else None,
-        multiple=declared.kind is TEXTS or declared.kind is PAIRS,
         help=text,
         show_default=False,
         rich_help_panel=declared.group or None,
     )
+    name = declared.name.lstrip("-").replace("-", "_")
+
+    def take(**_: Any) -> None:
+        pass
+
+    parameter = inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, made]
+    )
+    take.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+    take.__annotations__ = {name: parameter.annotation}
+    alone = typer.Typer(add_completion=False)
+    alone.command()(take)
+    command: Any = typer.main.get_command(alone)
+    return command.params[0]
 
 
 def _parse(declared: Option, value: Any) -> Any:

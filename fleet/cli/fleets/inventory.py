@@ -9,7 +9,9 @@ from fleet.cli.runtime import make_services, print_result, resolve_fleet
 
 
 def inventory(
-    form: Annotated[Literal["ansible", "ssh-config", "json"], option("--format", "Output format.")] = "ansible",
+    form: Annotated[
+        Literal["ansible", "ssh-config", "json"], option("--format", "Output format.", "<ansible|ssh-config|json>")
+    ] = "ansible",
     fleet: Fleet = "",
 ) -> None:
     """Export the hosts of a fleet for other programs.

@@ -90,6 +90,7 @@ def train(
         option(
             "--success-policy",
             "Tasks that must succeed.",
+            "<chief|all-workers>",
             default="all-workers; with --ps chief",
             panel=FAILURES,
         ),
@@ -149,7 +150,12 @@ def train(
     hang_timeout_s: policy_options.HangTimeout = 0.0,
     on_hang: Annotated[
         OnHang,
-        option("--on-hang", "What to do if the job hangs: report stacks only, or restart as well.", panel=TIMEOUTS),
+        option(
+            "--on-hang",
+            "What to do if the job hangs: report stacks only, or restart as well.",
+            "<report|restart>",
+            panel=TIMEOUTS,
+        ),
     ] = _DEFAULTS.on_hang,
     link_timeout_s: Annotated[
         float,
