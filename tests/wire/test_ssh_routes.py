@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -263,8 +264,13 @@ def test_a_host_that_requires_a_second_method_is_refused(home: Lab) -> None:
     gpu = home.machine("gpu1", more="AuthenticationMethods publickey,publickey\n")
     home.add_known_hosts(gpu)
     [host] = hosts_of(home, home.inventory("gpu1"))
-    with pytest.raises(WrongHostError, match="rejects the login"):
+    with pytest.raises(WrongHostError, match="rejects the login with a key alone") as raised:
         home_through_fleet(host)
+    assert "asks for: publickey" in raised.value.cause
+    assert next_lines(raised.value) == f"ssh -i {home.key} -p {gpu.port} {USER}@{gpu.address}"
+    of_a_provider = dataclasses.replace(host, identities=())
+    with pytest.raises(WrongHostError, match="rejects the login with a key alone"):
+        connect(of_a_provider, home.key)
 
 
 # --- host keys --------------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
+from fleet.state import Store
 from tests.process.train.agent.hosts import fake_python
-from tests.program import Program
+from tests.program import Program, wait_for
 
 pytestmark = pytest.mark.wire
 
@@ -52,3 +54,22 @@ def test_different_versions_are_reported_and_refused_with_their_reason(program: 
     events = program.run("logs", "-f", "-o", "json", code=14).events
     (result,) = [event for event in events if event["event"] == "job_result"]
     assert (result["outcome"], result["started"]) == ("failed", False)
+
+
+def test_a_fleet_that_is_deleted_while_train_waits_for_it_gets_no_job(pair: Program) -> None:
+    pair.script("task.py", "print('it runs')\n")
+    fleets = Store(pair.state)
+    directory = fleets.fleet("default").path
+    with fleets.lock("default", "down"):
+        train = pair.start("train", "task.py")
+        lock = f"{directory}.lock"
+        waiting = psutil.Process(train.pid)
+        wait_for("train to wait for the lock", lambda: lock in [file.path for file in waiting.open_files()])
+        directory.rename(directory.with_name("deleted"))
+    try:
+        err = train.communicate()[1].decode()
+    finally:
+        directory.with_name("deleted").rename(directory)
+    assert train.returncode == 102
+    assert "error: fleet 'default' does not exist\n" in err
+    assert not pair.tasks()

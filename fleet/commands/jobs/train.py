@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.errors import CancelledError, FleetError
+from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.gpu_shares import gpu_share
@@ -133,7 +133,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
-        fleet = ExistingFleet(record, directory, services, "train")
+        fleet = _unchanged(ExistingFleet(record, directory, services, "train"))
         _announce(fleet, program, origin, sink)
         record, clients = stack.enter_context(open_whole(fleet, sink))
         job = job_id(services.clock())
@@ -169,6 +169,18 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
         return _follow(request, fleet, clients, commits, sink)
+
+
+def _unchanged(fleet: ExistingFleet) -> ExistingFleet:
+    """Return the fleet, whose lock the caller holds.
+
+    Raises:
+        NotFoundError: `fleet down` deleted it before the lock was acquired.
+        NotReadyError: `fleet up` changed its hosts.
+    """
+    if fleet.services.store.need(fleet.record.spec.name)[1].hosts != fleet.record.hosts:
+        raise NotReadyError("the fleet was changed meanwhile; nothing was started", next_steps=[Again({})])
+    return fleet
 
 
 def _announce(fleet: ExistingFleet, program: Program, origin: Origin | None, sink: Sink) -> None:

@@ -20,6 +20,7 @@ from paramiko.config import SSHConfig
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.fanout import where
+from fleet.remote.ssh.errors import SecondFactorError, login_step
 from fleet.steps import Shell
 from provision.model import Host
 from provision.ssh_config.routes import DEFAULT_AGENT, agent_socket
@@ -73,8 +74,20 @@ class _Key(InMemoryPrivateKey):
         """
         required = transport.auth_publickey(self.username, self.pkey)
         if required:
-            raise paramiko.AuthenticationException(f"the server also requires {', '.join(required)}")
+            raise SecondFactorError(f"after the key, its SSH server asks for: {', '.join(required)}")
         return required
+
+
+class FleetKey(AuthStrategy):
+    """The key of a fleet, alone: a second factor is not asked for on the terminal."""
+
+    def __init__(self, user: str, key: paramiko.PKey) -> None:
+        super().__init__(SSHConfig())
+        self._key = _Key(user, key)
+
+    def get_sources(self) -> Iterator[AuthSource]:
+        """Yield the key."""
+        yield self._key
 
 
 class UserKeys(AuthStrategy):
@@ -108,9 +121,6 @@ class UserKeys(AuthStrategy):
     def refused(self) -> UnreachableError:
         """Return the error of a host that rejects all keys."""
         host = self._host
-        login = shlex.join(
-            ["ssh", *(["-p", str(host.port)] if host.port != 22 else []), f"{host.user}@{host.address}"]
-        )
         if self._locked:
             return WrongHostError(
                 f"{where(host)} rejects the login of {host.user}",
@@ -126,7 +136,7 @@ class UserKeys(AuthStrategy):
             f"{where(host)} rejects the login of {host.user}",
             cause=tried,
             hint="this command must log in without a password",
-            next_steps=[Shell(login)],
+            next_steps=[login_step(host)],
         )
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from fleet.errors import UnreachableError
+from fleet.errors import NotFoundError, UnreachableError
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.ssh.authentication import UserKeys
-from fleet.remote.ssh.errors import is_cut, translate, translated
+from fleet.remote.ssh.authentication import FleetKey, UserKeys
+from fleet.remote.ssh.errors import is_refused, translate, translated
 from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
@@ -218,11 +218,11 @@ def _open(
             # Paramiko's deadline for the server's version may end in the same moment as the watchdog.
             if watchdog.fired or watchdog.is_over or isinstance(error, TimeoutError):
                 raise no_answer(host, timeout_s, doing) from error
-            if keys is not None and isinstance(error, paramiko.AuthenticationException) and not is_cut(error):
+            meant = translate(host, error)
+            if keys is not None and is_refused(error):
                 raise keys.refused() from error
             if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
                 raise proxy_failed(host, proxy.last_output()) from error
-            meant = translate(host, error)
             if proxy is None and meant is not None and guard.is_refused:
                 raise _ClosedAtOnceError(meant.message, cause=meant.cause, next_steps=meant.next_steps) from error
             raise
@@ -263,8 +263,7 @@ def _make_connection(
 ) -> Connection:
     """Return a connection that is not open yet, which accepts only the pinned host key."""
     options: dict[str, Any] = {
-        **({"auth_strategy": keys} if keys else {"pkey": _load_key(key_path), "allow_agent": False}),
-        "look_for_keys": False,
+        "auth_strategy": keys or FleetKey(host.user, _load_key(key_path)),
         **dict.fromkeys(("banner_timeout", "auth_timeout", "channel_timeout"), timeout_s + _MARGIN_S),
         "transport_factory": lambda sock, **more: _transport(sock, pinned.get_name(), window, **more),
         "sock": guard,
@@ -280,10 +279,19 @@ def _make_connection(
 def _load_key(path: Path) -> paramiko.PKey:
     try:
         return _parsed_key(path, path.stat().st_mtime_ns)
+    except FileNotFoundError as error:
+        if path.parent.exists():
+            raise _unreadable(path, error) from error
+        raise NotFoundError(f"fleet {path.parent.name!r} was deleted meanwhile", next_steps=[Step("up")]) from error
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise UnreachableError(
-            f"the fleet's key {path} cannot be read", cause=str(error), next_steps=[Step("down"), Step("up")]
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UnreachableError:
+    cause = str(error)
+    return UnreachableError(
+        f"the fleet's key {path} cannot be read", cause=cause, next_steps=[Step("down"), Step("up")]
+    )
 
 
 @functools.lru_cache(maxsize=8)

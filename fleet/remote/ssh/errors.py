@@ -50,6 +50,19 @@ class _OtherKeyTypeError(IncompatiblePeer):
     """The host has no key of the pinned type."""
 
 
+class SecondFactorError(paramiko.AuthenticationException):
+    """The host accepts the key, and requires another factor in addition."""
+
+
+def login_step(host: Host) -> NextStep:
+    """Return the command with which a user logs in to a host by hand."""
+    if not host.is_users:
+        return Step("ssh", host.name)
+    key = ["-i", host.identities[0]] if len(host.identities) == 1 else []
+    port = ["-p", str(host.port)] if host.port != 22 else []
+    return Shell(shlex.join(["ssh", *key, *port, f"{host.user}@{host.address}"]))
+
+
 def _forget(host: Host) -> Shell:
     """Return the command that removes a host from the user's known_hosts."""
     name = host.address if host.port == 22 else f"[{host.address}]:{host.port}"
@@ -73,6 +86,10 @@ _TABLE: tuple[_Row, ...] = (
         _OtherKeyTypeError, "has a different host key than before",
         lambda _: "it has no key of the pinned type: a different computer has this address now, or the connection is "
         "intercepted", _DOWN_THEN_UP,
+    ),
+    _Row(
+        SecondFactorError, "rejects the login with a key alone", _text,
+        hint="fleet cannot answer for you: let its SSH server accept a key alone (AuthenticationMethods publickey)",
     ),
     _Row(
         paramiko.AuthenticationException, "refuses the fleet's key",
@@ -103,6 +120,7 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
     """
     if is_cut(error):
         error = EOFError()
+    error = _second_factor(error) or error
     if isinstance(error, IncompatiblePeer) and "host key" in str(error):
         error = _OtherKeyTypeError()
     for row in _TABLE:
@@ -112,8 +130,20 @@ def translate(host: Host, error: BaseException, doing: str = "") -> FleetError |
             hint, steps = row.hint, row.next_steps
             if host.is_users and row.kind in _OTHER_HOST:
                 hint, steps = "only if the host was installed again:", (_forget(host), *steps)
+            steps = (login_step(host),) if row.kind is SecondFactorError else steps
             return meant(f"{where(host)} {row.reason}{during}", cause=row.cause(error), hint=hint, next_steps=steps)
     return None
+
+
+def _second_factor(error: BaseException) -> BaseException | None:
+    tried = [source.result for source in error.result] if isinstance(error, AuthFailure) else [error]
+    return next((each for each in tried if isinstance(each, SecondFactorError)), None)
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the host rejects every key."""
+    is_final = isinstance(error, paramiko.AuthenticationException)
+    return is_final and not is_cut(error) and _second_factor(error) is None
 
 
 def is_cut(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ from fleet.remote.client import ANSWER_S, AgentClient, Transport
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.record_buffer import LINE_MAX, LONG_LINE_MAX, NotARecordError, RecordBuffer
 from fleet.remote.ssh.connection import HostConnection, connect
-from fleet.remote.ssh.errors import translate
+from fleet.remote.ssh.errors import login_step, translate
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 from provision.model import Host
@@ -34,6 +34,7 @@ _STDERR_S = 0.5  # while an answer is awaited, stderr is read now and then
 _NOISE_LINES = 100
 _EXIT_S = 2.0
 _LAST_WAIT_S = 0.001  # to read data that has arrived already
+_EXPIRED = "password change required"
 _NOT_FOUND = (126, 127)  # exit codes of a shell: cannot be executed, not found
 
 
@@ -262,9 +263,16 @@ class SSHTransport(Transport):
                 cause=last,
                 hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
             )
+        host = self.connection.host
+        if not self._greeted and _EXPIRED in last.lower():  # session.c of OpenSSH
+            return NotReadyError(
+                f"the password of {host.user} on {where(host)} has expired: its SSH server runs no command",
+                hint="log in once and change the password",
+                next_steps=[login_step(host)],
+            )
         how = f"with exit code {status}" if status >= 0 else "without an exit code"
         return NotReadyError(
-            f"the agent on {where(self.connection.host)} ended {how} while {doing}",
+            f"the agent on {where(host)} ended {how} while {doing}",
             cause=last,
             next_steps=[Step("status")],
         )

@@ -237,5 +237,5 @@ def _read_start(file: BinaryIO, content: Content) -> Iterator[bytes]:
 
 
 def _changed(path: Path) -> UsageError:
-    name = os.fsencode(path.name).decode("utf-8", "replace")
+    name = os.fsencode(os.path.relpath(path)).decode("utf-8", "replace")
     return UsageError(f"{name} changed while it was being sent", next_steps=[Again({})])
