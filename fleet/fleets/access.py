@@ -9,12 +9,16 @@ from typing import TypeVar
 
 from fleet.errors import FleetError, UnreachableError, WrongHostError
 from fleet.events import Level, Note, Sink
+from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome
 from fleet.services import Services
 from fleet.steps import NextStep, Step
 from provision.model import FleetSpec, Host, SshAccess
 
 T = TypeVar("T")
+
+Kept = dict[tuple[str, int, str, str], AgentClient]
+"""Open agents by address, port, host key, and directory on the host."""
 
 _PAUSE_S = 1.0
 
@@ -27,11 +31,14 @@ class Access:
         spec: The fleet.
         services: The outside world.
         sink: Takes a note if a rule was changed; None: no note is emitted.
+        kept: The open agents, for the next requests of the same command, which closes them; None: they are
+            closed after each.
     """
 
     spec: FleetSpec
     services: Services
     sink: Sink | None = None
+    kept: Kept | None = None
 
     def retried(
         self, outcomes: list[Outcome[T]], connect: Callable[[Sequence[Host]], list[Outcome[T]]]

@@ -97,9 +97,15 @@ def opened(
     clients: list[AgentClient] = []
     window = None if whole_window else share_window(len(hosts))
 
+    kept = access.kept if access is not None else None
+
     def connect(host: Host) -> AgentClient:
-        client = open_agent(host, key, window=window)
-        clients.append(client)
+        place = (host.address, host.port, host.host_key, host.root)
+        client = (kept or {}).get(place) or open_agent(host, key, window=window)
+        if kept is None:
+            clients.append(client)
+        else:
+            kept[place] = client
         return client
 
     def report(text: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fleet.errors import FleetError
 from fleet.events import InstanceChanged, Level, Note, Sink
+from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.state import FleetDirectory, slots
@@ -20,7 +21,9 @@ def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Pro
     return [host for instance in instances for host in _find_host(spec, instance, provider)]
 
 
-def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: int = 1) -> list[str]:
+def release_hosts(
+    hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: int = 1, access: Access | None = None
+) -> list[str]:
     """Stop all processes of a fleet on its hosts, and remove its files there.
 
     Args:
@@ -29,6 +32,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: 
         sink: Takes progress and warnings.
         tasks_per_host: Number of slots of each host. Slots are subdirectories of the hosts' directories; processes
             in them are stopped first.
+        access: The access to the hosts, with open agents.
 
     Returns:
         Names of hosts on which files may be left.
@@ -37,7 +41,7 @@ def release_hosts(hosts: Sequence[Host], key: Path, sink: Sink, tasks_per_host: 
         release_hosts(slots(hosts, tasks_per_host), key, sink)
     for host in hosts:
         sink.emit(InstanceChanged(host.name, "deleting fleet's files"))
-    with opened(hosts, key, sink=sink) as opening:
+    with opened(hosts, key, access, sink=sink) as opening:
         outcomes = call_each(values_of(opening), lambda client: client.release(Release()))
     failed = errors_by_host((*opening, *outcomes))
     for outcome in outcomes:

@@ -13,7 +13,7 @@ import pytest
 
 from provision.keys import fingerprint, generate_ed25519
 from tests.program import PROGRAM, Program, find_paths, task_config, wait_for
-from tests.wire.machines import Lab, Machine, lab
+from tests.wire.machines import USER, Lab, Machine, lab
 
 pytestmark = pytest.mark.wire
 
@@ -234,6 +234,24 @@ def test_a_host_that_is_down_and_a_missing_interpreter_are_named(program: Progra
     assert "worker-1" in up.err
     assert machines(home)[0].files_in_home() == []
     assert not (program.state / "fleets/default").exists()
+
+
+def test_an_expired_password_is_named_with_the_login_that_changes_it(program: Program, home: Lab) -> None:
+    says = "echo WARNING: Your password has expired. >&2; echo Password change required but no TTY available. >&2"
+    expired = home.machine("gpu3", first=f"ForceCommand {says}; exit 1\n")  # as session.c of OpenSSH
+    home.add_known_hosts(expired)
+    up = program.run("up", "--inventory", str(home.inventory("gpu3")), code=14)
+    assert f"the password of {USER} on worker-0 ({expired.address}:{expired.port}) has expired" in up.err
+    assert f"next:  ssh -i {home.key} -p {expired.port} {USER}@{expired.address}\n" in up.err
+
+
+def test_down_logs_in_once_on_each_host(program: Program, home: Lab) -> None:
+    home.add_known_hosts(*machines(home))
+    program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))
+    before = [machine.log.count("Accepted publickey") for machine in machines(home)]
+    program.run("down", "--yes")
+    assert [machine.log.count("Accepted publickey") for machine in machines(home)] == [at + 1 for at in before]
+    assert [machine.files_in_home() for machine in machines(home)] == [[], []]
 
 
 def test_down_succeeds_on_the_other_hosts_if_a_host_is_lost(program: Program, home: Lab) -> None:

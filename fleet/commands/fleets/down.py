@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
-from fleet.fleets.access import Access
+from fleet.fleets.access import Access, Kept
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import list_instances
 from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
@@ -45,7 +45,12 @@ def run(request: DownRequest, services: Services, sink: Sink) -> FleetDown | Fle
     with services.store.lock(request.fleet, "down"):
         if request.keep_disks:
             return stop_fleet(request.fleet, services, sink)
-        return _delete_fleet(request, _without_journal(services, sink), sink)
+        kept: Kept = {}
+        try:
+            return _delete_fleet(request, _without_journal(services, sink), sink, kept)
+        finally:
+            for client in kept.values():
+                client.close()
 
 
 def _without_journal(services: Services, sink: Sink) -> Services:
@@ -63,7 +68,7 @@ def _without_journal(services: Services, sink: Sink) -> Services:
     return replace(services, store=replace(services.store, on_unwritten=warn))
 
 
-def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> FleetDown:
+def _delete_fleet(request: DownRequest, services: Services, sink: Sink, kept: Kept) -> FleetDown:
     with explain_interrupt("fleet down was interrupted; nothing was deleted", Step("down")):
         directory = services.store.fleet(request.fleet)
         record = _record(directory)
@@ -74,9 +79,10 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
         if not instances and not directory.exists():
             sink.emit(Note(f"fleet {request.fleet!r} does not exist: nothing to delete"))
             return FleetDown(request.fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
-        _confirm(request.fleet, record, directory, instances, services, sink)
-    external = spec.options.existing
-    silent = _release(spec, record, instances, directory, provider, services, sink) if external else []
+        external = spec.options.existing
+        access = Access(spec, services, sink, kept if external else None)
+        _confirm(request.fleet, record, directory, instances, access, sink)
+    silent = _release(access, record, instances, directory, provider, sink) if external else []
     left = _delete_resources(spec, directory, provider, sink)
     if left:
         raise FleetError(
@@ -92,12 +98,11 @@ def _delete_fleet(request: DownRequest, services: Services, sink: Sink) -> Fleet
 
 
 def _release(
-    spec: FleetSpec,
+    access: Access,
     record: FleetRecord | None,
     instances: Sequence[Instance],
     directory: FleetDirectory,
     provider: Provider,
-    services: Services,
     sink: Sink,
 ) -> list[str]:
     """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
@@ -105,9 +110,9 @@ def _release(
     Raises:
         CancelledError: the user declined to forget these hosts.
     """
-    hosts = external_hosts(spec, instances, provider) or (record.hosts if record else ())
-    silent = release_hosts(hosts, directory.key, sink, record.tasks_per_host if record else 1)
-    if silent and not services.confirm(f"Forget {', '.join(silent)} anyway?"):
+    hosts = external_hosts(access.spec, instances, provider) or (record.hosts if record else ())
+    silent = release_hosts(hosts, directory.key, sink, record.tasks_per_host if record else 1, access)
+    if silent and not access.services.confirm(f"Forget {', '.join(silent)} anyway?"):
         raise CancelledError(
             "the fleet record was kept", hint="repeat the command when all hosts answer", next_steps=[Step("down")]
         )
@@ -164,7 +169,7 @@ def _confirm(
     record: FleetRecord | None,
     directory: FleetDirectory,
     instances: Sequence[Instance],
-    services: Services,
+    access: Access,
     sink: Sink,
 ) -> None:
     """Ask before data is lost: results that are not on this computer, or a running job.
@@ -177,12 +182,12 @@ def _confirm(
         at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in instances))  # its record is lost
     elif record.ready:
         if not record.stopped_at:
-            pull_ended(fleet, services, sink)
+            pull_ended(fleet, access.services, sink)
         elif record.unsaved:
             start, pull = Step("up").text(fleet), Step("pull").text(fleet)
             sink.emit(Note(f"the hosts are stopped; `{start}` starts them again, then `{pull}` copies their results"))
-        stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
+        stored = survey_present(record, directory, instances, access)
         at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
     else:
         return
-    confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), services, sink)
+    confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), access.services, sink)
