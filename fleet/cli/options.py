@@ -196,7 +196,7 @@ Packages = Annotated[
         "--package",
         "Package to install on remote hosts. Repeatable.",
         "REQ",
-        default="on cloud hosts TensorFlow, tf-keras, and TensorBoard",
+        default="on cloud hosts TensorFlow, tf-keras, TensorBoard, and SciPy",
     ),
 ]
 IndexUrl = Annotated[

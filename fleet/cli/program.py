@@ -118,9 +118,9 @@ def read_program_fields(
         str | None,
         option(
             "--requirements",
-            "Requirements file to install first.",
+            "Requirements file or pyproject.toml to install first.",
             "FILE",
-            default="requirements.txt next to SCRIPT",
+            default="pyproject.toml or requirements.txt next to SCRIPT",
         ),
     ] = None,
     no_requirements: Annotated[bool, option("--no-requirements", "Do not install a requirements file.")] = False,

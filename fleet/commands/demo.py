@@ -13,7 +13,7 @@ from fleet.commands.fleets import down, up
 from fleet.commands.jobs import pull, train
 from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
-from fleet.fleets.resolution import PACKAGES, UpRequest
+from fleet.fleets.resolution import PACKAGES, UpRequest, active_environment
 from fleet.jobs.results import LOAD_NOTE
 from fleet.services import Services
 from fleet.settings import Settings
@@ -43,7 +43,8 @@ def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSumm
     try:
         with _fleet(request, services, sink):
             _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
-            train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=("--epochs", str(EPOCHS)))
+            arguments = ("--epochs", str(EPOCHS))
+            train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=arguments, requirements="")
             trained = train.run(train_request, services, _WithoutAdvice(sink))
             _announce("pull", sink)
             [pulled] = pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
@@ -87,7 +88,7 @@ def examples() -> Path:
 def _need_tensorflow() -> None:
     from importlib.util import find_spec
 
-    if find_spec("tensorflow") is None:
+    if find_spec("tensorflow") is None and not active_environment():
         raise NotReadyError(
             "the demo requires TensorFlow, which is not installed",
             next_steps=[Shell(shlex.join([sys.executable, "-m", "pip", "install", *PACKAGES]))],

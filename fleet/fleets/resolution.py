@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from fleet.errors import FleetError, UsageError
@@ -23,8 +26,9 @@ from train.script.requirements import is_requirement
 
 DEFAULT_PROVIDER = "local"
 DEFAULT_WORKERS = 2
-# tensorboard: the TensorBoard callback and tf.summary.scalar require it, and TensorFlow 2.21 no longer installs it.
-_BESIDE = (f"tf-keras~={NEWEST_TF_KERAS}", "tensorboard~=2.20")
+# The TensorBoard callback and tf.summary.scalar require tensorboard, and ImageDataGenerator scipy; TensorFlow 2.21
+# installs neither.
+_BESIDE = (f"tf-keras~={NEWEST_TF_KERAS}", "tensorboard~=2.20", "scipy~=1.13")
 PACKAGES = (f"tensorflow~={NEWEST_TF_KERAS}", *_BESIDE)
 GPU_PACKAGES = (f"tensorflow[and-cuda]~={NEWEST_TF_KERAS}", *_BESIDE)
 
@@ -217,7 +221,18 @@ def _local_environment(request: UpRequest) -> tuple[str, tuple[str, ...]]:
             hint="remove packages from the file, or select other hosts; --provider local ignores them",
             next_steps=[Again({"--provider": "local"})],
         )
-    return request.given.over(request.defaults).python or "", request.given.packages or ()
+    python = request.given.over(request.defaults).python or active_environment()
+    return python, request.given.packages or ()
+
+
+def active_environment() -> str:
+    """Return the interpreter of the active environment if it has TensorFlow; empty: none, or that of this program."""
+    for directory in (Path(os.environ[name]) for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if os.environ.get(name)):
+        python = directory / "bin" / "python"
+        is_other = directory.resolve() != Path(sys.prefix).resolve() and os.access(python, os.X_OK)
+        if is_other and any(directory.glob("lib/python3*/site-packages/tensorflow/__init__.py")):
+            return str(python)
+    return ""
 
 
 def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shlex
@@ -26,21 +27,19 @@ from fleet.translation import translate_errors
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.diagnosis.texts import ARGUMENTS_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT
+from train.diagnosis.verdict import Kind as FailureKind
 from train.diagnosis.verdict import Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
 from train.script.arguments import complete, find_missing, value_of, words
 from train.script.entry import EntryPoint, Kind, find_entry
-from train.script.imports import TENSORBOARD, Imports, advice, needed
+from train.script.imports import CALLS, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
 from train.script.launchers import assignments, is_foreign
 from train.script.notebook import read_notebook
 from train.script.r_script import needs_of_r, tf_config_of_r
-from train.script.requirements import Requirements, read_requirements
-
-REQUIREMENTS = "requirements.txt"
-PROJECT = "pyproject.toml"
+from train.script.requirements import LOCK, PROJECT, REQUIREMENTS, Requirements, read_requirements
 
 _KERAS_RULE = "MW601"  # `choose_keras` decides this with the versions on all hosts
 _LAUNCHERS_RULE = "MW110"
@@ -135,6 +134,9 @@ def find(request: ProgramRequest) -> Inputs:
         else:
             entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
+    if requirements is not None:
+        entry = replace(entry, note="; ".join(filter(None, (entry.note, requirements.note))))
+        requirements = requirements if requirements.text.strip() else None
     data = tuple(parse_data(item) for item in request.data)
     return Inputs(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
 
@@ -150,9 +152,9 @@ def _notebook_entry(notebook: Path, workdir: str) -> EntryPoint:
         raise ScriptError(message, again={"--workdir": None})
     directory = Path(tempfile.mkdtemp(prefix="fleet-notebook-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    for path in [*notebook.parent.glob("*.py"), *notebook.parent.glob(REQUIREMENTS), *notebook.parent.glob(PROJECT)]:
-        if path.is_file():
-            shutil.copy(path, directory)
+    near = (*notebook.parent.glob("*.py"), *(notebook.with_name(name) for name in (REQUIREMENTS, PROJECT, LOCK)))
+    for path in filter(Path.is_file, near):
+        shutil.copy(path, directory)
     for name, text in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")
@@ -183,16 +185,24 @@ def collect(inputs: Inputs, services: Services, python_path: str = "") -> Progra
 
 
 def _requirements(entry: EntryPoint, given: str | None) -> Requirements | None:
+    """Return what the given file requires, or the nearest one of the script's directory and those above it.
+
+    In a directory, the dependencies of pyproject.toml take precedence over requirements.txt. The current directory is
+    the last one if the script is below it.
+    """
     if given is not None:
-        file: Path | None = Path(given).expanduser() if given else None
-    else:
-        script_directory = (
-            entry.file.parent if entry.file is not None and entry.kind is not Kind.MODULE else entry.workdir
-        )
-        directories = (directory / REQUIREMENTS for directory in dict.fromkeys((script_directory, entry.workdir)))
-        file = next((path for path in directories if path.is_file()), None)
-    read = read_requirements(file) if file is not None else None
-    return read if read is not None and read.text.strip() else None
+        return read_requirements(Path(given).expanduser()) if given else None
+    directories = [path for path in entry.file.parents if path.is_relative_to(entry.workdir)] if entry.file else []
+    directories = directories[::-1] if entry.kind is Kind.MODULE else directories
+    current = Path.cwd()
+    directories += [entry.workdir, *([current] if entry.workdir.is_relative_to(current) else [])]
+    note: Requirements | None = None
+    for file in (directory / name for directory in directories for name in (PROJECT, REQUIREMENTS)):
+        read = read_requirements(file) if file.is_file() else None
+        if read is not None and (read.text or file.name == REQUIREMENTS):
+            return read
+        note = note or read
+    return note
 
 
 def install_for(program: Program, spec: FleetSpec, clients: Sequence[AgentClient], sink: Sink) -> dict[str, str]:
@@ -380,8 +390,25 @@ def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Nex
     return [Again(change, program=words)] if assigned else []
 
 
+def _missing_file(request: ProgramRequest, verdict: Verdict | None) -> str:
+    """Return the file that a script did not find and that ``--workdir .`` uploads; empty if there is none."""
+    if verdict is None or verdict.kind is not FailureKind.FILE_NOT_FOUND or not request.script:
+        return ""
+    message = "\n".join(line for line in (verdict.message, *verdict.lines) if not line.startswith(" "))
+    words = re.findall(r"'([^'\n]+)'|([^\s'\";:,(){}\[\]]+)", re.sub("No such file or directory", "", message))
+    uploaded, current = find(request).entry.workdir, Path.cwd()
+    for word in (quoted or plain for quoted, plain in words):
+        path = Path(re.sub(r"(^|/)[^/]*[*?\[].*", "", word))  # of a pattern, the directory
+        below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+        if below and (current / path).exists() and not (uploaded / path).exists():
+            with contextlib.suppress(ScriptError):  # without it, the script would fail for another reason
+                find_entry(request.script, "", (), ".")
+                return str(path)
+    return ""
+
+
 def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict | None, typed: TrainCommand) -> None:
-    """Add the command that sets the variables, or passes the arguments, without which a script failed, if any.
+    """Add the command that provides the variables, the arguments, or the file without which a script failed, if any.
 
     Args:
         error: The error; if the values of arguments are not known, its hint becomes the command with their names.
@@ -390,6 +417,9 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
         typed: The command that started it.
     """
     error.next_steps = (*_set_variables(request, verdict), *error.next_steps)
+    if file := _missing_file(request, verdict):
+        error.hint = f"{file} is in the current directory, which was not uploaded"
+        error.next_steps = (Again({"--workdir": "."}), *error.next_steps)
     missing = find_missing(verdict.lines) if verdict and verdict.hint.startswith(ARGUMENTS_HINT) else ()
     entry = find(request).entry if missing else None
     if entry is None or (entry.kind is Kind.COMMAND and entry.first is None):
@@ -449,7 +479,7 @@ def missing_imports(
         hosts = [host for host, names in missing.items() if module in names]
         if hosts:
             lack = f"{fold(hosts)} lack{'s' if len(hosts) == 1 else ''}"
-            verb = "requires" if module == TENSORBOARD else "imports"
+            verb = "requires" if module in CALLS else "imports"
             yield f"{location} {verb} {module}, which {lack}; {advice(module, entry)}"
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-_WANTED = ("tensorflow[and-cuda]", "tf-keras", "tensorboard")
+_WANTED = ("tensorflow[and-cuda]", "tf-keras", "tensorboard", "scipy>=1.13")
 _GPUS = Path(__file__).with_name("images") / "emulated_gpus.py"
 _CALM_DATE = (2026, 1, 1, 0, 0, 0)
 

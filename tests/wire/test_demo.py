@@ -45,7 +45,7 @@ def test_without_tensorflow_the_demo_names_what_to_install_where(
     python, *words = shlex.split(next_lines(raised.value))
     assert python == sys.executable
     assert words[:3] == ["-m", "pip", "install"]
-    assert [word.split("~=")[0] for word in words[3:]] == ["tensorflow", "tf-keras", "tensorboard"]
+    assert [word.split("~=")[0] for word in words[3:]] == ["tensorflow", "tf-keras", "tensorboard", "scipy"]
 
 
 def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

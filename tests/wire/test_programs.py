@@ -209,6 +209,39 @@ def test_the_index_of_a_fleet_is_used_with_a_login_from_the_environment(pair: Pr
     assert not [path for path, content in read_files(pair.state) if b"s3cr3t" in content]
 
 
+def test_a_project_with_a_lock_runs_in_the_versions_of_the_lock(pair: Program, tmp_path: Path) -> None:
+    for version in ("1.0", "2.0"):
+        wheel(tmp_path / "index", "locked", version, f"VERSION = {version!r}\n")
+    pair.script("pyproject.toml", '[project]\nname = "mine"\nversion = "1"\ndependencies = ["locked>=1"]\n')
+    pair.script("requirements.txt", "nothing-that-exists\n")
+    pair.script("scripts/train.py", "import locked\nprint('VERSION', locked.VERSION)\n")
+    registry = 'source = { registry = "https://pypi.org/simple" }'
+    pair.script("uv.lock", f'version = 1\n[[package]]\nname = "locked"\nversion = "1.0"\n{registry}\n')
+    with serve(tmp_path / "index") as index:
+        pair.run("up", "--index-url", f"http://{index.location}/simple")
+        ran = pair.run("train", "scripts/train.py", env=NO_PROXY)
+        pair.run("up", "--index-url", "")
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["VERSION 1.0"] * 2
+    assert "installing the dependencies of pyproject.toml, in the versions of uv.lock" in ran.err
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["open('data/x.csv')", "__import__('os').listdir('data')", "open('./data/x.csv')"],
+    ids=["file", "dir", "dot"],
+)
+def test_data_in_the_current_directory_is_uploaded_by_the_next_line(pair: Program, read: str) -> None:
+    pair.script("data/x.csv", "1,2\n")
+    pair.script("scripts/task.py", f"import sys\n{read}\nprint('SEEN', sys.argv[1:])\n")
+    failed = pair.run("train", "scripts/task.py", "--", "a b", code=100)
+    assert "is in the current directory, which was not uploaded" in failed.err
+    line = next(line for line in failed.err.splitlines() if line.startswith("next: "))
+    ran = pair.run(*shlex.split(line.removeprefix("next: "))[1:])
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["SEEN ['a b']"] * 2
+    absent = pair.run("train", "--workdir", "scripts", "scripts/task.py", code=100)  # the option is replaced
+    assert "fleet train --workdir . scripts/task.py" in absent.err
+
+
 def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> None:
     pair.script(
         "task.py", "import os, json\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1', 'b:1']}})\n"

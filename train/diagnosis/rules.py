@@ -13,6 +13,7 @@ from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, LAUNCHER_HINT, PACKAG
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Kind
 from train.script.launchers import LAUNCHERS
+from train.script.requirements import FILES
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,13 @@ EXCEPTIONS = (
     ),
     Rule(
         Kind.PACKAGES,
+        r"name 'scipy' is not defined|requires? (?:the )?(?:SciPy|scipy)\b",
+        types="NameError|ImportError|ModuleNotFoundError",
+        clause="lacks the package scipy",
+        hint=f"list scipy in {FILES} next to the script",
+    ),
+    Rule(
+        Kind.PACKAGES,
         r"cannot open shared object file|Library not loaded|DLL load failed",
         types=_IMPORTED,
         clause="lacks a library that a package needs",
@@ -394,7 +402,7 @@ SCRIPT_HINTS = (
         Kind.SCRIPT_EXCEPTION,
         r"",
         types=r"TBNotInstalledError",
-        hint="list tensorboard in requirements.txt next to the script",
+        hint=f"list tensorboard in {FILES} next to the script",
     ),
     Rule(
         Kind.SCRIPT_EXCEPTION,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from train.diagnosis.verdict import Kind
 from train.script.keras import KERAS_3_HINT
+from train.script.requirements import FILES
 
 # After the name of the task.
 CLAUSES = {
@@ -55,7 +56,7 @@ HINTS = {
     "other processes that use the GPU",
     Kind.GPU_FAILED: "run nvidia-smi on the host: if it fails or lists an error, repair the driver or replace the "
     "host; else install the CUDA version that this TensorFlow needs (pip install 'tensorflow[and-cuda]')",
-    Kind.PACKAGES: "install versions that work together on all hosts, for example by naming them in requirements.txt",
+    Kind.PACKAGES: f"install versions that work together on all hosts, for example by naming them in {FILES}",
     Kind.PERMISSION: "give the job's account access to what the message names, or let the script write below its "
     "working directory",
     Kind.PORT_IN_USE: "list the process that uses the port with ss -ltnp on the host; stop it or use another port",

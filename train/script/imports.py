@@ -12,13 +12,19 @@ from pathlib import Path
 
 from train.script.dotted import uses
 from train.script.entry import EntryPoint, Kind, module_name
-from train.script.requirements import distribution_of
+from train.script.requirements import FILES, distribution_of
 from train.script.source import find_imports, follow, parse_module
 
-TENSORBOARD = "tensorboard"
 # Calls that fail without the package tensorboard on TensorFlow 2.21; none of the API of version 1 does.
 _SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text"))
-_CALLBACKS = tuple(f"{keras}.callbacks.TensorBoard" for keras in ("tensorflow.keras", "keras", "tf_keras"))
+_KERAS = ("tensorflow.keras", "keras", "tf_keras")
+CALLS = {
+    "tensorboard": (*(f"{keras}.callbacks.TensorBoard" for keras in _KERAS), *_SUMMARIES),
+    "scipy": tuple(
+        f"{keras}{package}.preprocessing.image.ImageDataGenerator" for keras in _KERAS for package in ("", ".legacy")
+    ),
+}
+"""Calls that fail without a package that no import names."""
 _VERSION_1 = ("compat.v1", "tensorflow.v1")
 _HOOKS = ("meta_path", "path_hooks")  # attributes of sys; after a change of these any import may succeed
 _PARENTS = 3  # number of parent directories that are searched for a missing module
@@ -29,8 +35,8 @@ class Imports:
     """The top-level modules that a job imports as soon as it runs.
 
     Attributes:
-        locations: Location of the import of each module that the interpreter must find, ``task.py:3``; for
-            tensorboard, of the call that needs it.
+        locations: Location of the import of each module that the interpreter must find, ``task.py:3``, or of the call
+            that needs it.
         unchecked: Location of the import of each module that may come from elsewhere because of `reason`.
         reason: The change of Python's module search, ``task.py:2 changes sys.path``; empty: none.
         directories: Additional absolute directories in which Python searches for modules.
@@ -93,13 +99,13 @@ def advice(module: str, entry: EntryPoint | None = None) -> str:
     """
     package = distribution_of(module)
     if package:
-        return f"add {package} to requirements.txt next to the script"
+        return f"add {package} to {FILES} next to the script"
     file = entry.file if entry is not None and entry.kind in (Kind.SCRIPT, Kind.MODULE) else None
     for above in list(file.parents)[1 : _PARENTS + 1] if file is not None else ():
         if (above / f"{module}.py").is_file() or any((above / module).glob("*.py")):
             name = module_name(file, above) if file is not None else ""
             return f"it is in {above}: run the script from there, --workdir {shlex.quote(str(above))} -m {name}"
-    return "push it with the script if it is yours (--workdir), or add its package to requirements.txt"
+    return f"push it with the script if it is yours (--workdir), or add its package to {FILES}"
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,8 @@ class _Reading:
         name = path.relative_to(self._entry.workdir).as_posix()
         self.changes += _changes(tree, name)
         self._provided.update(_provided(tree))
-        line = _tensorboard(tree)
-        if line:
-            self.locations.setdefault(TENSORBOARD, f"{name}:{line}")
+        for package, line in _called(tree):
+            self.locations.setdefault(package, f"{name}:{line}")
         for item in find_imports(tree.body):
             files = list(item.files(path, roots))
             # A directory may be a package without ``__init__.py``.
@@ -151,11 +156,12 @@ class _Reading:
             yield from files
 
 
-def _tensorboard(tree: ast.Module) -> int:
-    """Return the line of the first call that requires tensorboard; 0 if there is none."""
+def _called(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the packages that calls need, each with the line of the first call."""
     version_1 = any(name in ast.unparse(tree) for name in _VERSION_1)
-    names = _CALLBACKS if version_1 else _CALLBACKS + _SUMMARIES
-    return next((use.line for use in uses(tree) if use.call is not None and use.name in names), 0)
+    calls = [use for use in uses(tree) if use.call is not None and not (version_1 and use.name in _SUMMARIES)]
+    for package, names in CALLS.items():
+        yield from [(package, use.line) for use in calls if use.name in names][:1]
 
 
 def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ VARIABLE = "TF_USE_LEGACY_KERAS"
 BACKEND = "KERAS_BACKEND"
 FIRST_WITH_KERAS_3 = (2, 16)  # of TensorFlow
 _TENSORFLOW = "tensorflow"
+_INTERPRETER = "interpreter"
 _TRUE = ("true", "True", "1")  # as TensorFlow reads the variable
 
 _STRATEGIES = {
@@ -302,7 +304,7 @@ Versions = Mapping[str, Mapping[str, str]]
 
 def versions_of(prepared: Prepared) -> dict[str, str]:
     """Return the versions of a host that `choose` needs."""
-    return {**prepared.versions, BACKEND: prepared.keras_backend}
+    return {**prepared.versions, BACKEND: prepared.keras_backend, _INTERPRETER: prepared.python}
 
 
 def choose(need: Need, versions_by_task: Versions, user_env: Mapping[str, str], *, adapt: bool = True) -> Choice:
@@ -373,7 +375,7 @@ def _tensorflow(versions_by_task: Versions) -> str:
         raise KerasError(
             f"TensorFlow is not installed on {join_names(missing)}",
             cause="the script imports it",
-            hint=f"install it there: {pins.pop() if len(pins) == 1 else 'pip install tensorflow tf-keras'}",
+            hint=_installation(pins.pop() if len(pins) == 1 else "pip install tensorflow tf-keras", versions_by_task),
         )
     by_minor: dict[tuple[int, ...], list[str]] = {}
     for task, version in present.items():
@@ -395,7 +397,7 @@ def _require_tf_keras(versions_by_task: Versions, tensorflow: str, cause: str) -
         raise KerasError(
             f"the script needs legacy Keras, and tf-keras is not installed on {join_names(missing)}",
             cause=cause,
-            hint=f"install it there: {_pip_tf_keras(tensorflow)}",
+            hint=_installation(_pip_tf_keras(tensorflow), versions_by_task),
         )
 
 
@@ -454,6 +456,15 @@ def _minor(version: str) -> tuple[int, ...]:
 def _release(version: str) -> str:
     """Return the first release of a minor version, or of the newest one that has a tf-keras."""
     return ".".join(map(str, min(_minor(version), _minor(NEWEST_TF_KERAS)))) + ".0"
+
+
+def _installation(pip: str, versions_by_task: Versions) -> str:
+    """Return the hint to install packages, for the interpreter of all hosts if they have the same one."""
+    pythons = {versions.get(_INTERPRETER, "") for versions in versions_by_task.values()}
+    (python, *others) = pythons
+    if others or not python or "/venvs/" in python:  # an environment of `fleet`, which changes with the requirements
+        return f"install it there: {pip}"
+    return f"install it there: {pip.replace('pip install', f'{shlex.quote(python)} -m pip install')}"
 
 
 def _pip_tensorflow(version: str) -> str:

@@ -1,17 +1,26 @@
-"""Read a pip requirements file and the files that it includes, as text that is valid on any host.
+"""Read a pip requirements file, or the dependencies of pyproject.toml, as text that is valid on any host.
 
-Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+Formats: https://pip.pypa.io/en/stable/reference/requirements-file-format/,
+https://packaging.python.org/en/latest/specifications/pyproject-toml/; versions of uv.lock count as constraints.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from train.errors import ScriptError
+
+REQUIREMENTS = "requirements.txt"
+PROJECT = "pyproject.toml"
+LOCK = "uv.lock"
+FILES = f"{PROJECT} or {REQUIREMENTS}"
 
 _LONGEST = 1000  # characters
 _DEEPEST = 20  # files that include each other
@@ -99,11 +108,13 @@ class Requirements:
         text: Lines of a requirements file that includes no other file.
         constraints: Lines of a constraints file; empty: none.
         names: Normalized names of the required packages.
+        note: What the user should know about the file; empty: nothing.
     """
 
     text: str
     constraints: str = ""
     names: frozenset[str] = field(default_factory=frozenset)
+    note: str = ""
 
     def brings(self, module: str) -> bool:
         """Return whether one of the packages is most likely imported as `module`."""
@@ -124,7 +135,7 @@ def normalised(name: str) -> str:
 
 
 def read_requirements(file: Path, *, includes: bool = True) -> Requirements:
-    """Read a requirements file and all files that it includes.
+    """Read a requirements file and all files that it includes, or a ``.toml`` file with ``[project].dependencies``.
 
     Args:
         file: The file.
@@ -133,14 +144,89 @@ def read_requirements(file: Path, *, includes: bool = True) -> Requirements:
     Raises:
         ScriptError: A file cannot be read, or a line is valid only on this computer.
     """
+    if file.suffix == ".toml":
+        return _read_project(file)
     reading = _Reading(includes)
     reading.read(file, reading.lines, ())
-    names = {match[1] for line in reading.lines if (match := _NAME.match(line))}
-    return Requirements(
-        "".join(line + "\n" for line in reading.lines),
-        "".join(line + "\n" for line in reading.constraints),
-        frozenset(map(normalised, names)),
-    )
+    return _requirements(reading.lines, reading.constraints)
+
+
+def _requirements(lines: list[str], constraints: list[str], note: str = "") -> Requirements:
+    names = {match[1] for line in lines if (match := _NAME.match(line))}
+    text, constraint_text = ("".join(line + "\n" for line in part) for part in (lines, constraints))
+    return Requirements(text, constraint_text, frozenset(map(normalised, names)), note)
+
+
+def _read_project(file: Path) -> Requirements:
+    """Read ``[project].dependencies``, without packages that ``[tool.uv.sources]`` finds outside of an index."""
+    tables = _read_toml(file)
+    lines = _table(tables, "project").get("dependencies", [])
+    valid = isinstance(lines, list) and all(isinstance(line, str) and is_requirement(line) for line in lines)
+    if not valid:
+        raise ScriptError(
+            f"{file}: [project].dependencies is not a list of requirements that every host can install",
+            hint="correct it, or leave it out with --no-requirements",
+            again={"--no-requirements": True, "--requirements": None},
+        )
+    if not lines:
+        poetry = _table(tables, "tool", "poetry", "dependencies")
+        export = f"poetry export -f {REQUIREMENTS} -o {REQUIREMENTS} --without-hashes"
+        note = f"{file.name}: [tool.poetry.dependencies] is not read; install it with: {export}" if poetry else ""
+        return Requirements("", note=note)
+    sources = _table(tables, "tool", "uv", "sources")
+    elsewhere = {normalised(name) for name in sources if "index" not in _table(sources, name)}
+    left_out = [line for line in lines if (match := _NAME.match(line)) and normalised(match[1]) in elsewhere]
+    note = f"installing the dependencies of {file.name}"
+    if left_out:
+        note += f", without {', '.join(left_out)}: [tool.uv.sources] is not read"
+    lock = file.with_name(LOCK)
+    constraints = list(_locked(lock)) if lock.is_file() else []
+    if constraints:
+        note += f", in the versions of {LOCK}"
+    return _requirements([" ".join(line.split()) for line in lines if line not in left_out], constraints, note)
+
+
+def _locked(lock: Path) -> Iterator[str]:
+    """Yield a constraint for each package of uv.lock that is from an index.
+
+    A package with several versions has one for each environment that uv distinguishes.
+    """
+    packages = _read_toml(lock).get("package")
+    packages = packages if isinstance(packages, list) else []
+    indexed = [table for table in map(_table, packages) if "registry" in _table(table, "source")]
+    versions = Counter(str(table.get("name")) for table in indexed)
+    for table in indexed:
+        name, markers = str(table.get("name")), table.get("resolution-markers")
+        line = f"{name}=={table.get('version', '')}"
+        if isinstance(markers, list) and markers:
+            line += f" ; {' or '.join(f'({marker})' for marker in markers)}"
+        if is_requirement(line) and (markers or versions[name] == 1):
+            yield line
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        tables: dict[str, Any] = tomllib.loads(_text(file))
+    except (ValueError, RecursionError) as error:
+        raise ScriptError(
+            f"{file} cannot be read",
+            cause=str(error),
+            hint="correct it, or leave it out with --no-requirements",
+            again={"--no-requirements": True, "--requirements": None},
+        ) from error
+    return tables
+
+
+def _table(value: object, *keys: str) -> dict[str, Any]:
+    """Return the table at a path of keys; empty if there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 class _Reading:

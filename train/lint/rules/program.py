@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from train.lint.interpreter.values import Call, Const, Location, Made, Value, text
 from train.lint.rule import ERROR, WARNING, Violation, rule
 from train.lint.subject import Subject, shown
+from train.script.requirements import FILES
 
 _STDIN = ("sys.stdin.read", "sys.stdin.readline", "sys.stdin.readlines", "sys.stdin.buffer.read", "fileinput.input")
 _PACKAGES = ("jax", "keras", "numpy", "tensorflow", "tf_keras", "torch")
@@ -37,7 +38,7 @@ def _reads_terminal(subject: Subject) -> Iterator[Violation]:
     "MW702",
     ERROR,
     reason="a task runs without IPython: the line fails with a NameError",
-    fix="delete the line; install packages with requirements.txt",
+    fix=f"delete the line; install packages with {FILES}",
 )
 def _notebook(subject: Subject) -> Iterator[Violation]:
     for call in subject.calls("get_ipython") if not subject.trace.without_ipython else ():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -312,3 +314,22 @@ def test_packages_with_which_tensorflow_may_not_use_the_gpus(packages: tuple[str
     assert words in " ".join(gpu_package_notes(spec))
     assert bool(gpu_package_notes(spec)) == bool(words)
     assert gpu_package_notes(replace(spec, options=GceOptions())) == ()
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_a_local_fleet_uses_the_active_environment_if_it_has_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    assert asked(settings()).python == ""
+    package = tmp_path / "lib" / "python3.11" / "site-packages" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    assert asked(settings()).python == str(python)
+    assert asked(settings(python="/usr/bin/python3")).python == "/usr/bin/python3"
+    assert asked(settings(provider="gce")).python == ""

@@ -106,6 +106,40 @@ def test_requirements_are_next_to_the_script_or_at_the_given_path(
         wanted(script="job/task.py", requirements="none.txt")
 
 
+def test_projects_take_precedence_and_are_also_found_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = '[project]\ndependencies = ["{}"]\n'
+    write(tmp_path, {"pyproject.toml": project.format("top"), "scripts/task.py": "", "requirements.txt": "other\n"})
+    write(tmp_path, {"job/task.py": "", "job/pyproject.toml": project.format("near"), "job/requirements.txt": "no\n"})
+    write(tmp_path, {"old/task.py": "", "old/requirements.txt": "old\n", "old/pyproject.toml": "[tool.ruff]\n"})
+    write(tmp_path, {"poetry/task.py": "", "poetry/pyproject.toml": "[tool.poetry.dependencies]\na = '1'\n"})
+    assert wanted(script="scripts/task.py") == "top\n"
+    assert wanted(script="job/task.py") == "near\n"
+    assert wanted(script="old/task.py") == "old\n"
+    assert wanted(script="old/task.py", requirements="job/pyproject.toml") == "near\n"
+    monkeypatch.chdir(tmp_path / "old")
+    assert wanted(script="../scripts/task.py") is None
+    located = find(TrainRequest("default", script="../poetry/task.py"))
+    assert located.requirements is None
+    assert "[tool.poetry.dependencies] is not read" in located.entry.note
+    write(tmp_path, {"pyproject.toml": "[project]\ndependencies = 1\n"})
+    with pytest.raises(UsageError, match="is not a list of requirements"):
+        wanted(script="task.py", requirements="../pyproject.toml")
+
+
+def test_requirements_in_the_package_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(
+        tmp_path,
+        {"trainer/__init__.py": "", "trainer/task.py": "from trainer import model\n", "trainer/model.py": ""},
+    )
+    write(tmp_path, {"trainer/requirements.txt": "inner\n"})
+    assert wanted(script="trainer/task.py") == "inner\n"
+    assert wanted(module="trainer.task") == "inner\n"
+
+
 # --- warnings -------------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +199,7 @@ def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
     (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
     assert text == (
         "task.py:12 requires tensorboard, which worker-0 lacks; "
-        "add tensorboard to requirements.txt next to the script"
+        "add tensorboard to pyproject.toml or requirements.txt next to the script"
     )
 
 

@@ -140,7 +140,7 @@ JOBS: dict[str, tuple[str, Kind, str, str, str]] = {
     "steps-differ": ("worker-1", Kind.STOPPED_EARLY, "exited with code 0 while the others were still training", "", "let every worker take the same number of steps"),
     "stop-iteration": ("worker-1", Kind.DATA_RAN_OUT, "ran out of data: StopIteration", "task.py:16 in <module>", "give every worker the same number of batches: re"),
     "sys-exit": ("worker-1", Kind.SCRIPT_EXCEPTION, "exited with code 1: no labels.txt: run prepare.py first", "", "the program ended itself with this message"),
-    "tensorboard": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TBNotInstalledError: TensorBoard is not installed, missing implementation for tf.summary.scal", "task.py:13 in <module>", "list tensorboard in requirements.txt next to the"),
+    "tensorboard": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised TBNotInstalledError: TensorBoard is not installed, missing implementation for tf.summary.scal", "task.py:13 in <module>", "list tensorboard in pyproject.toml or requirements.txt next to the"),
     "tf-config-index": ("worker-0", Kind.SCRIPT_EXCEPTION, "raised TypeError: 'str' object cannot be interpreted as an integer at task.py:9 in <module>", "task.py:9 in <module>", "correct the script where the traceback points"),
     "tf-config-type": ("worker-1", Kind.WRONG_TF_CONFIG, "has a TF_CONFIG that does not fit the cluster: ValueError: Unrecognized task_type: master, valid tas", "task.py:11 in <module>", "give every task the same cluster in TF_CONFIG, i"),
     "tf1": ("worker-1", Kind.SCRIPT_EXCEPTION, "raised AttributeError: module 'tensorflow' has no attribute 'app' at task.py:3 in <module>", "task.py:3 in <module>", "the script is written for TensorFlow 1: convert"),

@@ -107,6 +107,10 @@ CASES: dict[str, Case] = {
     "killed, reported by a Python wrapper": Case(Kind.KILLED, "worker-1", [(Exit(247), EPOCHS), (FAILED, CLOSED)], "SIGKILL"),
     "bus error": Case(Kind.KILLED, "worker-1", [(Exit(135), EPOCHS + "Bus error (core dumped)\n"), (FAILED, CLOSED)], "SIGBUS"),
     "heap": Case(Kind.KILLED, "worker-1", [(ABORTED, EPOCHS + "*** Error in `python3': munmap_chunk(): invalid pointer: 0x0000555560e2b570 ***\n======= Backtrace: =========\n/lib64/libc.so.6(+0x7f574)[0x2aaaaaf6a574]\n"), (FAILED, CLOSED)]),
+    # --- packages
+    "no scipy on Keras 2": Case(Kind.PACKAGES, "worker-0", [(FAILED, loop("NameError: name 'scipy' is not defined"))], "lacks the package scipy"),
+    "no scipy on Keras 3": Case(Kind.PACKAGES, "worker-0", [(FAILED, loop("ImportError: This requires the scipy module. You can install it via `pip install scipy`"))], "lacks the package scipy"),
+    "no scipy, reported": Case(Kind.PACKAGES, "worker-0", [(FAILED, loop("ImportError: Image transformations require SciPy. Install SciPy."))], "lacks the package scipy"),
     # --- disks and files
     "checkpoint on a full disk": Case(Kind.DISK_FULL, "worker-0", [(FAILED, EPOCHS + trace(E + "ResourceExhaustedError: {{function_node __wrapped__SaveV2_dtypes_30_device_/job:worker/replica:0/task:0/device:CPU:0}} /ckpt/ckpt-3_temp/part-00000-of-00001.data-00000-of-00001.tempstate812; No space left on device [Op:SaveV2]")), (FAILED, CLOSED)], numbers=(0, 1)),
     "hdf5 on a full disk": Case(Kind.DISK_FULL, "worker-0", [(FAILED, loop("OSError: [Errno 28] Can't synchronously write data (file write failed: time = Mon Jan  1 10:00:00 2024\n, filename = 'm.h5', file descriptor = 7, errno = 28, error message = 'No space left on device', buf = 0x55, total write size = 8, bytes this sub-write = 8, offset = 0)"))]),

@@ -53,6 +53,22 @@ def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str 
     assert needed(find_entry(str(tmp_path / "task.py"), "", (), "")).locations.get("tensorboard") == place
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import tensorflow as tf\nflow = tf.keras.preprocessing.image.ImageDataGenerator(rescale=1 / 255)\n", True),
+        ("from keras.preprocessing.image import ImageDataGenerator\nImageDataGenerator()\n", True),
+        ("import keras\nkeras.legacy.preprocessing.image.ImageDataGenerator()\n", True),
+        ("from keras_preprocessing.image import ImageDataGenerator\nImageDataGenerator()\n", False),
+        ("from keras.preprocessing.image import ImageDataGenerator, load_img\nload_img('a')\n", False),
+    ],
+)
+def test_image_data_generators_require_scipy(tmp_path: Path, source: str, found: bool) -> None:
+    write(tmp_path, {"task.py": source})
+    locations = needed(find_entry(str(tmp_path / "task.py"), "", (), "")).locations
+    assert locations.get("scipy") == ("task.py:2" if found else None)
+
+
 def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -104,8 +120,11 @@ def test_modules_that_the_script_creates_are_not_missing(tmp_path: Path) -> None
 
 def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
     write(tmp_path, {"lib/nets.py": "", "lib/deep/task.py": ""})
-    assert advice("sklearn") == "add scikit-learn to requirements.txt next to the script"
-    assert advice("tensorflow_datasets") == "add tensorflow-datasets to requirements.txt next to the script"
+    assert advice("sklearn") == "add scikit-learn to pyproject.toml or requirements.txt next to the script"
+    assert (
+        advice("tensorflow_datasets")
+        == "add tensorflow-datasets to pyproject.toml or requirements.txt next to the script"
+    )
     entry = find_entry(str(tmp_path / "lib" / "deep" / "task.py"), "", (), "")
     assert advice("resnet", entry).startswith("push it with the script if it is yours (--workdir)")
     assert advice("nets", entry) == (

@@ -223,6 +223,19 @@ def test_missing_tensorflow_is_rejected() -> None:
     assert older.hint == "install it there: pip install tensorflow~=2.12.0"
 
 
+@pytest.mark.parametrize(
+    ("pythons", "pip"),
+    [
+        (("/opt/my env/bin/python",) * 2, "'/opt/my env/bin/python' -m pip install tensorflow tf-keras"),
+        (("/opt/a/bin/python", "/opt/b/bin/python"), "pip install tensorflow tf-keras"),
+        (("/home/u/fleet/venvs/1a/bin/python",) * 2, "pip install tensorflow tf-keras"),
+    ],
+)
+def test_missing_packages_are_installed_for_the_interpreter_of_the_hosts(pythons: tuple[str, ...], pip: str) -> None:
+    versions = {f"worker-{i}": {"interpreter": python} for i, python in enumerate(pythons)}
+    assert refused(NOTHING, versions).hint == f"install it there: {pip}"
+
+
 def test_import_keras_becomes_tf_keras_across_workers() -> None:
     choice = choose(KERAS_3, hosts("2.21.0", "2.21.0"), {})
     assert choice.env == {VARIABLE: "1", "FLEET_ADAPT": "keras"}

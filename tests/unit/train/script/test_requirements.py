@@ -133,3 +133,92 @@ def test_requirement_specifiers_and_urls(text: str) -> None:
 )  # fmt: skip
 def test_options_paths_and_other_texts_are_no_requirements(text: str) -> None:
     assert not is_requirement(text)
+
+
+# --- pyproject.toml -------------------------------------------------------------------------------------------------
+
+
+def read_project(directory: Path, text: str, lock: str = "") -> Requirements:
+    write(directory, {"pyproject.toml": text, **({"uv.lock": lock} if lock else {})})
+    return read_requirements(directory / "pyproject.toml")
+
+
+def test_the_dependencies_of_a_project_are_requirements(tmp_path: Path) -> None:
+    lines = """["pandas>=2,  <3", "Scikit_Learn[all]", "tqdm; os_name=='posix'"]"""
+    result = read_project(tmp_path, f'[project]\nname = "mine"\ndependencies = {lines}\n')
+    assert result.text.splitlines() == ["pandas>=2, <3", "Scikit_Learn[all]", "tqdm; os_name=='posix'"]
+    assert result.names == {"pandas", "scikit-learn", "tqdm"}
+    assert result.constraints == ""
+    assert result.note == "installing the dependencies of pyproject.toml"
+
+
+def test_versions_of_uv_lock_are_constraints(tmp_path: Path) -> None:
+    lock = """
+        version = 1
+        [[package]]
+        name = "mine"
+        version = "0.1"
+        source = { virtual = "." }
+        [[package]]
+        name = "pandas"
+        version = "2.2.3"
+        source = { registry = "https://pypi.org/simple" }
+        dependencies = [{ name = "numpy", version = "2.2.6", marker = "python_full_version < '3.11'" }]
+        [[package]]
+        name = "numpy"
+        version = "2.2.6"
+        source = { registry = "https://pypi.org/simple" }
+        resolution-markers = ["python_full_version < '3.11'"]
+        [[package]]
+        name = "numpy"
+        version = "2.4.6"
+        source = { registry = "https://pypi.org/simple" }
+        resolution-markers = ["python_full_version >= '3.14'", "python_full_version >= '3.11'"]
+        [[package]]
+        name = "own"
+        version = "3"
+        source = { git = "https://example.com/own" }
+    """
+    result = read_project(tmp_path, '[project]\ndependencies = ["pandas"]\n', lock)
+    assert result.text == "pandas\n"
+    assert result.constraints.splitlines() == [
+        "pandas==2.2.3",
+        "numpy==2.2.6 ; (python_full_version < '3.11')",
+        "numpy==2.4.6 ; (python_full_version >= '3.14') or (python_full_version >= '3.11')",
+    ]
+    assert result.note == "installing the dependencies of pyproject.toml, in the versions of uv.lock"
+
+
+def test_packages_outside_of_an_index_and_tables_of_poetry_are_named(tmp_path: Path) -> None:
+    sources = '[tool.uv.sources]\nnets = { path = "../nets" }\ntorch = { index = "cpu" }\n'
+    result = read_project(tmp_path, f'[project]\ndependencies = ["nets", "torch"]\n{sources}')
+    assert (result.text, result.note) == (
+        "torch\n",
+        "installing the dependencies of pyproject.toml, without nets: [tool.uv.sources] is not read",
+    )
+    result = read_project(tmp_path, '[tool.poetry.dependencies]\npython = "^3.10"\npandas = "^2"\n')
+    assert result.text == ""
+    assert result.note.startswith("pyproject.toml: [tool.poetry.dependencies] is not read")
+    assert read_project(tmp_path, "[tool.ruff]\n") == Requirements("")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[project\n", "cannot be read"),
+        ('[project]\ndependencies = "pandas"\n', "is not a list of requirements"),
+        ('[project]\ndependencies = ["nets @ file:///home/me/nets"]\n', "is not a list of requirements"),
+        ("[project]\ndependencies = [1]\n", "is not a list of requirements"),
+    ],
+)
+def test_invalid_projects_are_rejected_with_the_option_that_leaves_them_out(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ScriptError, match=message) as caught:
+        read_project(tmp_path, text)
+    assert caught.value.again == {"--no-requirements": True, "--requirements": None}
+
+
+@pytest.mark.parametrize("lock", ["package = 3\n", "[[package]]\nsource = 3\n", "[[package]]\nsource.registry = 1\n"])
+def test_incomplete_locks_constrain_nothing(tmp_path: Path, lock: str) -> None:
+    assert read_project(tmp_path, '[project]\ndependencies = ["pandas"]\n', lock).constraints == ""
