@@ -130,8 +130,8 @@ def find(directory: Path) -> Path | None:
 def load(path: Path) -> Settings:
     """Return the settings of a file.
 
-    If it names no provider, an option that only one provider has selects it, unless others select another one. Paths
-    are relative to the file's directory.
+    If it names no provider, an option that only one provider has selects it, unless others select another one; else
+    the only table selects it. Paths are relative to the file's directory.
 
     Raises:
         UsageError: others can change it, it cannot be read, is not TOML, or has an unknown key or an invalid value.
@@ -159,7 +159,7 @@ def load(path: Path) -> Settings:
                 _value(f"{path}: {key} in [{name}]", partial(_check_file, path.parent), value)
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
     settings = Settings(**fields, options=options, file=path)
-    providers = [settings.provider] if settings.provider else list(settings.exclusive)
+    providers = [settings.provider] if settings.provider else list(settings.exclusive or filter(options.get, options))
     return dataclasses.replace(settings, provider=providers[0] if len(providers) == 1 else None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import secrets
 import shutil
 import time
@@ -14,6 +15,14 @@ from provision.provider import ErrorKind, ProviderError
 
 REMOVE_TIMEOUT_S = 10.0
 _POLL_S = 0.05
+
+
+def home_directory() -> Path:
+    """Return the user's home directory as OpenSSH determines it: not from the variable HOME."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
 
 
 def make_directory(path: Path) -> None:

@@ -17,7 +17,7 @@ class LocalProgram(NamedTuple):
     Attributes:
         source: The file that names it.
         text: Its command line, or the lines of an SSH configuration.
-        digest: Hash of both, and of the files that the command line names.
+        digest: Hash of both, and of the programs and scripts that the command line names.
     """
 
     source: str
@@ -46,6 +46,7 @@ class FleetSpec:
         workers: Number of instances, 1 or more.
         public_key: OpenSSH public key of the fleet, one line, allowed to log in on every instance.
         python: Interpreter that runs the user's script on the hosts; empty: one that is searched for on the host.
+        python_source: The fleet.toml that chose it for this computer; empty: the user typed it.
         packages: Requirement specifiers that pip installs into a separate environment on each host; empty: none.
         index_url: URL of the index from which pip gets packages, without passwords; empty: the settings of each host.
         pip_proxy: URL of the proxy that pip uses, without passwords; empty: the settings of each host.
@@ -57,6 +58,7 @@ class FleetSpec:
     workers: int
     public_key: str = ""
     python: str = ""
+    python_source: str = ""
     packages: tuple[str, ...] = ()
     index_url: str = ""
     pip_proxy: str = ""
@@ -141,6 +143,8 @@ class Host:
         agent: Socket of the user's SSH agent, whose keys are also offered; ``SSH_AUTH_SOCK`` or ``$NAME``: the socket
             that this variable names when SSH connects; empty: none.
         identities_only: Offer only those keys of the agent that are in `identities`.
+        agreed: Hash of `proxy`, or of `python` on this computer, with its files, if a file chose what runs on this
+            computer and the user accepted it; empty: no consent is needed.
     """
 
     name: str
@@ -158,6 +162,7 @@ class Host:
     certificates: tuple[str, ...] = ()
     agent: str = ""
     identities_only: bool = False
+    agreed: str = ""
 
     @property
     def is_users(self) -> bool:

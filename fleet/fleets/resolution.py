@@ -185,19 +185,22 @@ def _new_spec(request: UpRequest) -> FleetSpec:
     provider = resolve_provider(given, defaults)
     refuse_options(given, provider)
     kind = find_options(provider)
-    settings = given if _overrides(given, provider) else given.over(defaults)  # fleet.toml may be about other hosts
+    merged = given.over(defaults)
+    settings = given if _overrides(given, provider) else merged  # fleet.toml may be about other hosts
     options = change_options(kind(), settings.of(provider))
     python, packages = (
         _environment(request, _default_packages(options)) if kind.remote else _local_environment(request)
     )
+    is_of_file = python and not (given.python or kind.remote)
     return FleetSpec(
         name=request.fleet,
         provider=provider,
         workers=_default_workers(options) if settings.workers is None else settings.workers,
         python=python,
+        python_source=str(defaults.file or "") if is_of_file else "",
         packages=packages,
-        index_url=settings.index_url or "",
-        pip_proxy=settings.pip_proxy or "",
+        index_url=merged.index_url or "",
+        pip_proxy=merged.pip_proxy or "",
         options=options,
     )
 
@@ -249,6 +252,7 @@ def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
         has,
         workers=has.workers if given.workers is None else given.workers,
         python=has.python if given.python is None else given.python,
+        python_source=has.python_source if given.python is None else "",
         packages=has.packages if given.packages is None else given.packages,
         index_url=has.index_url if given.index_url is None else given.index_url,
         pip_proxy=has.pip_proxy if given.pip_proxy is None else given.pip_proxy,

@@ -20,10 +20,11 @@ from provision.directories import make_directory, remove_directory
 from provision.local import login, processes, sshd
 from provision.local.instances import Record, Records
 from provision.local.options import LocalOptions
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Quote
+from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, LocalProgram, Quote
 from provision.names import index_of
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site, check_prerequisite
+from provision.ssh_config.programs import AcceptedPrograms, describe_program, fingerprint
 
 WORKERS_MAX = 256
 _STARTS_AT_ONCE = 16
@@ -40,6 +41,7 @@ class LocalProvider(Provider):
 
     def __init__(self, root: Path) -> None:
         self._records = Records(root.absolute())
+        self._accepted = AcceptedPrograms(root.absolute().parent / "programs")
 
     @classmethod
     def open(cls, options: LocalOptions, site: Site) -> LocalProvider:
@@ -77,6 +79,14 @@ class LocalProvider(Provider):
             )
         login.check_login()
         _find_sshd()
+
+    def programs(self, spec: FleetSpec) -> Sequence[LocalProgram]:
+        """Return the interpreter, if a fleet.toml chose it.
+
+        Raises:
+            ProviderError: it cannot be read.
+        """
+        return [describe_program(spec.python_source, "python", spec.python)] if spec.python_source else []
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return what would be started, at no cost."""
@@ -137,13 +147,15 @@ class LocalProvider(Provider):
             return None
         return record if (self._records.directory(fleet, name) / "host_key.pub").exists() else None
 
-    def hosts(self, _spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
+    def hosts(self, spec: FleetSpec, instances: Sequence[Instance]) -> list[Host]:
         """Return the SSH routes to `instances`, in their order.
 
         Raises:
-            ProviderError: the sshd of an instance does not run.
+            ProviderError: the sshd of an instance does not run, or the user has not accepted their interpreter.
         """
-        return [self._host(instance) for instance in instances]
+        self._accepted.require(self.programs(spec))
+        hosts = [self._host(instance) for instance in instances]
+        return [replace(host, agreed=fingerprint(host.python)) for host in hosts] if spec.python_source else hosts
 
     def _host(self, instance: Instance) -> Host:
         record = self._records.read(instance.fleet, instance.name)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pwd
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.directories import home_directory
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.programs import programs_of_ssh
@@ -198,14 +200,6 @@ def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], hom
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-def home_directory() -> Path:
-    """Return the user's home directory as OpenSSH determines it: not from the variable HOME."""
-    try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:
-        return Path.home()
-
-
 def _of_this_computer(home: Path) -> dict[str, str]:
     """Return the path tokens that do not depend on the host."""
     name = socket.gethostname()
@@ -234,7 +228,8 @@ def expanded(path: str, home: Path) -> str:
     if path == "~" or path.startswith("~/"):
         path = str(home / path[2:])
     elif path.startswith("~"):
-        path = str(Path(path).expanduser())
+        with contextlib.suppress(RuntimeError):  # an unknown user: the path does not exist
+            path = str(Path(path).expanduser())
     return str(Path(path).absolute())
 
 

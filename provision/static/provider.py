@@ -15,7 +15,7 @@ from provision.names import index_of, instance_name
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
 from provision.ssh_config.known_hosts import KnownKeys, known_keys
-from provision.ssh_config.programs import AcceptedPrograms, programs_of_ssh
+from provision.ssh_config.programs import AcceptedPrograms, agree, programs_of_ssh
 from provision.ssh_config.routes import Route, resolve_route
 from provision.static.assignments import Assignment, Assignments
 from provision.static.options import StaticOptions
@@ -264,6 +264,7 @@ def _probe(item: tuple[FleetSpec, Assignment]) -> tuple[Host, Route, KnownKeys]:
         certificates=route.certificates,
         agent=route.agent,
         identities_only=route.identities_only,
+        agreed=agree(assignment.options, route.proxy),
     )
     return host, route, entries
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from provision.directories import home_directory
 from provision.inventory.allocation import is_allocation, read_allocation
 from provision.inventory.ansible.entries import Entry
 from provision.inventory.ansible.ranges import is_host_name
@@ -20,7 +21,7 @@ from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 from provision.ssh_config.programs import programs_of_ssh
-from provision.ssh_config.routes import Route, SshConfigError, agent_socket, expanded, home_directory, resolve_route
+from provision.ssh_config.routes import Route, SshConfigError, agent_socket, expanded, resolve_route
 from provision.static.options import StaticOptions
 
 ADDRESS_VARIABLE = "fleet_private_address"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,6 +49,23 @@ def test_the_interpreter_of_a_settings_file_is_named_with_its_file_and_asked_abo
     assert "names a program" in program.run("up", code=2).err
 
 
+def test_an_interpreter_that_changes_while_the_fleet_is_up_does_not_run(program: Program) -> None:
+    mark = python_of(program)
+    program.run("up", "--allow-programs")
+    mark.unlink()
+    mark.with_name("python").write_text(f'#!/bin/sh\ntouch {mark}; exec {sys.executable} "$@"\n')
+    for command in (("exec", "--", "true"), ("ssh", "0", "--", "true"), ("jobs",), ("up", "--yes")):
+        refused = program.run(*command, code=None)
+        assert refused.code != 0, command
+    assert not mark.exists()
+    refused = program.run("exec", "--", "true", code=2)
+    assert "what runs on this computer for worker-0 has changed since you accepted it" in refused.err
+    assert "next:  fleet up" in refused.err
+    program.run("up", "--allow-programs")
+    program.run("exec", "--", "true")
+    program.run("down", "--yes")
+
+
 def test_a_typed_interpreter_is_not_asked_about(program: Program) -> None:
     python_of(program)
     assert "names a program" not in program.run("up", "--dry-run", "--python", sys.executable).err
@@ -79,6 +97,53 @@ def test_an_ssh_configuration_of_an_inventory_runs_nothing_before_it_is_accepted
         assert not mark.exists()
         program.run("up", "--allow-programs")
         program.run("down", "--yes")
+
+
+@pytest.mark.parametrize("changed", ["line", "included file", "script", "program of PATH"])
+def test_a_route_that_changes_while_the_fleet_is_up_runs_nothing(
+    program: Program, tmp_path: Path, changed: str
+) -> None:
+    """The stored proxy of a host reads its files at each connection."""
+    mark = tmp_path / "ran"
+    with lab(tmp_path / "lab") as home:
+        home.add_known_hosts(home.machine("bastion"), home.machine("gpu1"))
+        included, script = home.write("included", ""), home.write("route", "#!/bin/sh\n")
+        tool = home.write("tools/carry", f'#!/bin/sh\nexec ssh -F {home.directory}/config -W "$1:$2" bastion\n')
+        tool.chmod(0o755)
+        jump = "ProxyJump bastion" if changed in ("line", "included file") else f"ProxyCommand carry %h %p {script}"
+        config = home.config(f"Include {included}\nHost gpu1\n  {jump}\n")
+        env = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+        inventory = home.inventory("gpu1", config=config)
+        program.run("up", "--inventory", str(inventory), "--allow-programs", env=env)
+        program.run("exec", "--", "true", env=env)
+        harm = f'Match exec "touch {mark}"\n'
+        file, text = {
+            "line": (config, harm + config.read_text()),
+            "included file": (included, harm),
+            "script": (script, f"#!/bin/sh\ntouch {mark}\n"),
+            "program of PATH": (tool, tool.read_text().replace("exec", f"touch {mark}; exec")),
+        }[changed]
+        file.write_text(text)
+        for command in (("exec", "--", "true"), ("ssh", "0", "--", "true")):
+            refused = program.run(*command, code=2, env=env)
+            assert "what runs on this computer for worker-0 has changed since you accepted it" in refused.err
+            assert "next:  fleet up" in refused.err
+        for other in ("status", "jobs", "logs"):
+            program.run(other, code=None, env=env)
+        assert "names a program" in program.run("up", "--yes", code=2, env=env).err
+        assert not mark.exists()
+        program.run("up", "--allow-programs", env=env)
+        program.run("exec", "--", "true", env=env)
+        program.run("down", "--yes", env=env)
+
+
+@pytest.mark.parametrize("word", ["~no-such-user/proxy", "/proc/self/mem"])
+def test_a_proxy_command_that_cannot_be_read_is_one_sentence(program: Program, word: str) -> None:
+    program.script("hosts.ini", f"w0 ansible_host=127.0.0.1 ansible_ssh_extra_args='-o ProxyCommand={word}'\n")
+    ran = program.run("up", "-i", "hosts.ini", "--dry-run", code=None)
+    assert "internal error" not in ran.err
+    assert "Traceback" not in ran.err
+    assert ("/proc/self/mem cannot be read" in ran.err) == (word == "/proc/self/mem")
 
 
 def configured(home: Lab, mark: Path) -> Path:

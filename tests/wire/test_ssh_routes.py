@@ -139,6 +139,7 @@ def test_a_failed_proxy_command_is_reported_with_its_output(home: Lab) -> None:
     with pytest.raises(UnreachableError) as error:
         home_through_fleet(host)
     assert error.value.cause == f"no way to {gpu.address}"
+    assert not next_lines(error.value)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,9 @@ from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_sessi
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
+from fleet.translation import translate_errors
 from provision.model import Host
+from provision.ssh_config.programs import require_agreed
 from train.agent.protocol.cluster import task_rank
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def run(request: SshRequest, services: Services, sink: Sink) -> int:
     """Open a session, and return its exit code.
 
     Raises:
-        UsageError: the request does not name one host.
+        UsageError: the request does not name one host, or what runs for it on this computer has changed.
         NotFoundError: the fleet, host, job, or task does not exist.
         NotReadyError: ssh is not installed.
         UnreachableError: the host does not answer.
@@ -60,6 +62,8 @@ def run(request: SshRequest, services: Services, sink: Sink) -> int:
         host, command = _find_task(request, record, directory, access)
     else:
         host, command = _one_host(request, record), remote_command(request.command)
+    with translate_errors():
+        require_agreed(host)
     try:
         config = directory.export_ssh_config(record)
     except ValueError as error:

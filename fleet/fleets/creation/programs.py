@@ -11,7 +11,7 @@ from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
 from provision.model import FleetSpec
-from provision.ssh_config.programs import AcceptedPrograms, describe_program
+from provision.ssh_config.programs import AcceptedPrograms
 
 
 def confirm_programs(
@@ -23,17 +23,14 @@ def confirm_programs(
         UsageError: the user cannot be asked.
         CancelledError: the user declined.
     """
-    programs = list(services.provider(spec.options, keep=False).programs(spec))
     file, defaults = request.defaults.file, request.defaults
     if record is None and file is not None:
         if file.parent != Path.cwd():
             sink.emit(Note(f"settings: {file}"))
         if defaults.packages and not spec.options.remote:
             sink.emit(Note(f"packages of {file} are not installed: the fleet is on this computer"))
-        if spec.python and spec.python == defaults.python and not (request.given.python or spec.options.remote):
-            programs.append(describe_program(str(file), "python", spec.python))
     accepted = AcceptedPrograms(services.store.root / "programs")
-    missing = accepted.missing(programs)
+    missing = accepted.missing(services.provider(spec.options, keep=False).programs(spec))
     for each in missing:
         sink.emit(Note(f"{each.source} names a program to run on this computer: {each.text}"))
     if request.dry_run or not missing:

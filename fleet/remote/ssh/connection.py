@@ -26,7 +26,9 @@ from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
+from fleet.translation import translate_errors
 from provision.model import Host
+from provision.ssh_config.programs import programs_of_ssh, require_agreed
 
 T = TypeVar("T")
 
@@ -132,7 +134,10 @@ def connect(
 
     Raises:
         UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.
+        UsageError: what runs on this computer for it has changed since the user accepted it.
     """
+    with translate_errors():
+        require_agreed(host)
     pinned = _pinned_key(host)
     ends_at = time.monotonic() + connect_timeout_s
 
@@ -244,11 +249,14 @@ def started_proxy(host: Host) -> Proxy:
 def proxy_failed(host: Host, output: str) -> UnreachableError:
     """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
+    is_ssh = "BatchMode=yes" in host.proxy
+    # A program that an inventory or its SSH configuration chose is never offered to paste.
+    is_offered = not host.agreed or (is_ssh and not programs_of_ssh("", host.proxy))
     return UnreachableError(
         f"{host.proxy[0]} does not connect to {where(host)}",
         cause=output,
         hint="the command must connect when run by hand",
-        next_steps=[Shell(shlex.join(by_hand if "BatchMode=yes" in host.proxy else host.proxy))],
+        next_steps=[Shell(shlex.join(by_hand if is_ssh else host.proxy))] if is_offered else [],
     )
 
 

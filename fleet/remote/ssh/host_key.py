@@ -13,7 +13,9 @@ from fleet.remote.ssh.connection import KEY_EXCHANGES, open_checked, proxy_faile
 from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.watchdog import Watchdog
+from fleet.translation import translate_errors
 from provision.model import Host
+from provision.ssh_config.programs import require_agreed
 
 # In the order of preference of a connection.
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
@@ -28,7 +30,10 @@ def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
 
     Raises:
         UnreachableError: the host does not answer in time, or does not use SSH.
+        UsageError: what runs on this computer for it has changed since the user accepted it.
     """
+    with translate_errors():
+        require_agreed(host)
     proxy = started_proxy(host) if host.proxy else None
     try:
         with translated(host):

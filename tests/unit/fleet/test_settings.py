@@ -134,9 +134,10 @@ def test_an_empty_file_sets_nothing(file: Path) -> None:
         ('[gce]\nproject = "p"', "gce"),
         ("[gce]\ndisk-size = 200", "gce"),
         ("[gce]\nspot = false", "gce"),
-        ("[static]\nlimit = 'gpu'", None),
         ("[gce]\ndisk-size = 200\n[static]\ninventory = 'hosts'", None),
         ('[fleet]\nprovider = "local"\n[gce]\ngpu = "t4"', "local"),
+        ("[static]\nlimit = 'gpu'", "static"),
+        ("[gce]", None),
     ],
 )
 def test_settings_of_a_cloud_select_it_unless_the_file_sets_the_provider(

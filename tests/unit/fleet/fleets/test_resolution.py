@@ -91,6 +91,15 @@ def test_index_and_proxy_can_change_at_any_time(monkeypatch: pytest.MonkeyPatch)
     assert asked(settings(gpu="t4", index_url=index)).index_url == index
 
 
+def test_index_and_proxy_of_a_file_apply_to_another_inventory(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a\nb\n")
+    spec = asked(
+        settings(inventory=str(hosts)), settings(inventory="/other", index_url="https://i/", pip_proxy="http://p")
+    )
+    assert (spec.workers, spec.index_url, spec.pip_proxy) == (2, "https://i/", "http://p")
+
+
 def test_packages_can_change_before_a_fleet_is_ready() -> None:
     has = asked(settings(gpu="t4", packages=("none-such",)))
     assert asked(settings(packages=("jax",)), record=has).packages == ("jax",)

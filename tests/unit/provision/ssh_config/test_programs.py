@@ -8,7 +8,7 @@ import pytest
 
 from provision.model import LocalProgram
 from provision.provider import ProviderError
-from provision.ssh_config.programs import AcceptedPrograms, describe_program, programs_of_ssh
+from provision.ssh_config.programs import AcceptedPrograms, describe_program, fingerprint, programs_of_ssh
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,64 @@ def test_a_program_is_accepted_until_it_or_a_file_of_its_command_changes(tmp_pat
     assert program(words=" x")
     script.write_text("two")
     assert program()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "/usr/bin/python3 -u {file} %h",
+        "sh -c 'exec {file}'",
+        "--config={file}",
+        'sh -c "cd /; (exec {file})"',
+        "ssh -F {config} -W %h:%p b",
+        "-F{config}",
+    ],
+)
+def test_a_program_is_compared_with_its_files(tmp_path: Path, words: str) -> None:
+    file, config = tmp_path / "file", tmp_path / "config"
+    file.write_text("one")
+    file.chmod(0o644 if "python" in words else 0o755)
+    (tmp_path / "more").mkdir()
+    config.write_text(f'Include "{tmp_path}/more/*"\nHost b\n  ProxyCommand {file}\n')
+    command = words.format(file=file, config=config)
+    before = fingerprint(command)
+    config.write_text(config.read_text() + "Host c\n  Port 23\n# exec\n")
+    assert fingerprint(command) == before
+    file.write_text("two")
+    assert fingerprint(command) != before
+    if "config" in words and "=" not in words:
+        before = fingerprint(command)
+        (tmp_path / "more/one").write_text(f"Include {tmp_path}/config\n")
+        assert fingerprint(command) != before
+        before = fingerprint(command)
+        (tmp_path / "more/two").write_text("Match exec id\n")
+        assert fingerprint(command) != before
+
+
+def test_a_program_that_path_finds_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "carry").write_text("one")
+    (tmp_path / "carry").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
+    before = fingerprint("carry %h"), fingerprint(f"{tmp_path}/carry")
+    (tmp_path / "carry").write_text("two")
+    after = fingerprint("carry %h"), fingerprint(f"{tmp_path}/carry")
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, False]
+
+
+@pytest.mark.parametrize("words", ["touch {log}", "ssh -E {log} -W %h:%p b", "sh -c 'exec nc %h %p 2>>{log}'"])
+def test_a_file_that_a_program_writes_is_not_compared(tmp_path: Path, words: str) -> None:
+    command = words.format(log=tmp_path / "log")
+    before = fingerprint(command)
+    (tmp_path / "log").write_text("connected")
+    assert fingerprint(command) == before
+
+
+def test_an_include_line_with_a_variable_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Include /x/%h\n")
+    with pytest.raises(ProviderError, match="Include line with a variable"):
+        programs_of_ssh("hosts.ini", ("-F", str(config)))
+
+
+def test_a_long_command_is_cut_with_a_mark() -> None:
+    assert describe_program("hosts.ini", "ProxyCommand", "x" * 400).text.endswith("x… (113 more characters)")
