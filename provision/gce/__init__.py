@@ -1,1 +1,1 @@
-"""Instances on Google Compute Engine."""
+"""Google Compute Engine."""

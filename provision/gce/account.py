@@ -11,15 +11,13 @@ from functools import cached_property
 from typing import Any
 
 from provision.budget import CREATE, CREATED, START
+from provision.gce.api import batch
+from provision.gce.api.client import Api, ApiError, Json, answer_failures
+from provision.gce.api.price_list import PriceList
+from provision.gce.api.resources import created_count, in_order, instance, our_name, owned, place_of, zone_of
 from provision.gce.catalog.prices import Prices, table
-from provision.gce.diagnosis.cases import Diagnosis
-from provision.gce.diagnosis.failures import SILENT_ZONE, Failure, from_operation
-from provision.gce.diagnosis.rules import diagnose
+from provision.gce.diagnosis import SILENT_ZONE, Diagnosis, Failure, diagnose, from_operation
 from provision.gce.options import GceOptions
-from provision.gce.rest import batch
-from provision.gce.rest.api import Api, ApiError, Json, answer_failures
-from provision.gce.rest.price_list import PriceList
-from provision.gce.rest.resources import created_count, in_order, instance, our_name, owned, place_of, zone_of
 from provision.ledger import entry, is_new
 from provision.model import Instance
 from provision.provider import Journal, Progress

@@ -1,21 +1,164 @@
-"""Stop instances, start them again, and change the lifetime of stopped instances."""
+"""Stop and start instances, change the end of their lifetime, and determine why they ended."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account, separate_id
-from provision.gce.expiry import set_deadlines, set_items
-from provision.gce.options import GceOptions
-from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.batch import Call
-from provision.gce.rest.bodies.metadata import RESTARTS, items_of
-from provision.gce.rest.bodies.scheduling import DISCARD_LOCAL_SSDS, FIXED_END, run_limit
-from provision.gce.rest.resources import SCRATCH, our_name, zone_of
-from provision.model import Price
-from provision.provider import Progress
+from provision.gce.api.batch import Call
+from provision.gce.api.client import ApiError, Json
+from provision.gce.api.requests import (
+    DISCARD_LOCAL_SSDS,
+    FIXED_END,
+    RESTARTS,
+    STARTUP,
+    deadlines,
+    items_of,
+    restarts,
+    run_limit,
+    runs_scripts,
+    scripts,
+    startup_script,
+)
+from provision.gce.api.resources import SCRATCH, last, our_name, seconds, zone_of
+from provision.gce.catalog.machines import FLEX_START, MAX_DURATION_MIN_S, resolved
+from provision.gce.catalog.names import instance_name
+from provision.gce.money import check_ends, current_budget, longer_than_paid, unknown_price
+from provision.gce.options import END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, STOP_AT, GceOptions
+from provision.model import Instance, Price
+from provision.provider import ErrorKind, Progress, ProviderError
+
+_ACTIVITY = "setting the stop time of the instances"
+
+
+def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
+    """Let running instances power off at a time; their startup script does it without this computer.
+
+    Returns:
+        True if every instance has confirmed the time, which is in seconds since the epoch by the cloud's clock.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    set_items(account, targets, {STOP_AT: str(at)}, _ACTIVITY)
+    return confirmed(account, targets, "stop-at", str(at))
+
+
+def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let running instances power off only at the end of their lifetime, and correct that of Flex-start VMs.
+
+    With ``--unattended``, they start each other again, also if they were stopped and not started by a command.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    ends = [items_of(resource).get(END_AT, "0") if cloud.powers_off else "0" for resource in targets]
+    changes = [
+        (each, {STOP_AT: end, **restarts(cloud), **_queued_end(each)})
+        for each, end in zip(targets, ends, strict=True)
+    ]
+    _change(account, changes, _ACTIVITY)
+
+
+def correct_ends(account: Account, targets: Sequence[Json]) -> None:
+    """Let the lifetime of running Flex-start VMs begin with their start, not with the request that was queued.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    _change(account, [(each, _queued_end(each)) for each in targets], _ACTIVITY)
+
+
+def _queued_end(resource: Json) -> dict[str, str]:
+    """Return the metadata item with the end of the jobs of a Flex-start VM; empty for other instances."""
+    scheduling = resource.get("scheduling", {})
+    delete_at = seconds(resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""))
+    if scheduling.get("provisioningModel") != FLEX_START or not delete_at:
+        return {}
+    lifetime_s = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
+    return {END_AT: str(round(delete_at) - min(POWER_OFF_S, lifetime_s // 4))}
+
+
+def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let the lifetime of instances begin now; with ``--unattended``, they start each other again from now on.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    set_items(account, targets, {**deadlines(cloud, account.cloud_time()), **restarts(cloud)}, _ACTIVITY)
+
+
+def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:
+    """Set metadata items of those instances that have other values; an empty value removes an item.
+
+    Raises:
+        ApiError: a call failed; `activity` names it in the message.
+    """
+    _change(account, [(resource, values) for resource in targets], activity)
+
+
+def _change(account: Account, changes: Sequence[tuple[Json, Mapping[str, str]]], activity: str) -> None:
+    """Set metadata items of instances, as `set_items` does, to values of their own."""
+    calls = []
+    for resource, values in changes:
+        before = items_of(resource)
+        items = {key: value for key, value in {**before, **values}.items() if value}
+        if items != before:
+            body = {
+                "fingerprint": resource.get("metadata", {}).get("fingerprint", ""),
+                "items": [{"key": key, "value": value} for key, value in items.items()],
+            }
+            calls.append(account.call(resource, "setMetadata", body))
+    account.change(calls, activity)
+
+
+def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+    """Let root run the scripts of `cloud` on running instances, if they changed.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: instances run a startup script of an older version; their metadata have the current one.
+    """
+    outdated = [resource for resource in targets if not runs_scripts(items_of(resource).get(STARTUP, ""), cloud)]
+    items = {**scripts(cloud), **({STARTUP: startup_script()} if outdated else {})}
+    set_items(account, targets, items, "changing the scripts")
+    if outdated:
+        raise ProviderError(
+            ErrorKind.MISSING,
+            f"{', '.join(map(our_name, outdated))} did not begin {' and '.join(cloud.root_scripts)}: "
+            "the startup script is of an older version of fleet",
+            hint="the new one is set; it begins at the next boot, or now by the command below",
+            next_steps=[("fleet", "exec", "--", "sudo", "google_metadata_script_runner", "startup"), ("fleet", "up")],
+        )
+
+
+def confirmed(account: Account, targets: Sequence[Json], attribute: str, value: str) -> bool:
+    """Wait until the startup script of every instance has published a value as a guest attribute.
+
+    Returns:
+        Whether all have done so in time.
+    """
+    left = list(targets)
+    for _ in account.api.timing.polls(account.api.timing.confirm_s):
+        answers = account.guest_attributes(left, "fleet")
+        left = [
+            resource
+            for resource, answer in zip(left, answers, strict=True)
+            if _published(answer.body, attribute) != value
+        ]
+        if not left:
+            break
+    return not left
+
+
+def _published(answer: Json, attribute: str) -> str:
+    items = answer.get("queryValue", {}).get("items", ())
+    return next((str(item.get("value", "")) for item in items if item.get("key") == attribute), "")
 
 
 def stop(account: Account, resources: Sequence[Json], progress: Progress) -> list[Json]:
@@ -164,3 +307,205 @@ def _has_local_ssds(resource: Json) -> bool:
 def _lifetime_s(resource: Json) -> int:
     """Return the lifetime of an instance after each start, in seconds; 0: it has none, or a fixed end."""
     return int(resource.get("scheduling", {}).get("maxRunDuration", {}).get("seconds", 0))
+
+
+_BAD_REQUEST = 400
+
+
+def with_lifetime(cloud: GceOptions, seconds: float) -> GceOptions:
+    """Return the options of a fleet with another lifetime.
+
+    Raises:
+        ProviderError: it is too short or too long, or cannot be changed.
+    """
+    if not cloud.is_extendable:
+        raise ProviderError(
+            ErrorKind.USAGE,
+            "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
+            hint="set --max-duration, up to 7 days, when the fleet is created",
+        )
+    try:
+        return resolved(replace(cloud, max_duration_s=max(1, round(seconds))))
+    except ValueError as error:
+        is_long = seconds > MAX_DURATION_MAX_S
+        step = ("fleet", "extend", f"{MAX_DURATION_MAX_S // 86400}d") if is_long else ("fleet", "down")
+        raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[step]) from error
+
+
+def check(account: Account, cloud: GceOptions, seconds: float, targets: Sequence[Json]) -> str:
+    """Check whether instances can have a new lifetime, which begins now; return a warning about its effect, or "".
+
+    If it is too long for Compute Engine, the limit of the cost is checked first for the longest one, which the
+    error suggests.
+
+    Args:
+        account: The owner of the fleet.
+        cloud: Its options.
+        seconds: The new lifetime.
+        targets: All of its instances.
+
+    Raises:
+        ProviderError: they cannot have it, or the limit of the cost does not pay for it.
+    """
+    if seconds > MAX_DURATION_MAX_S:
+        _check(account, with_lifetime(cloud, MAX_DURATION_MAX_S), targets)
+    return _check(account, with_lifetime(cloud, seconds), targets)
+
+
+def _check(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> str:
+    """Check whether the limit of the cost pays for the lifetime of `cloud`, and return the result of `check`."""
+    if not targets or not needs_restart(cloud, account.convert(targets), account.clock()):
+        return ""
+    if cloud.max_cost_usd:
+        check_ends(cloud, targets)
+        _paid_s(account, cloud, targets, _price(account, cloud, targets), ending=True)
+    lost = f"; then {cloud.lost_at_stop} is lost" if cloud.lost_at_stop else ""
+    return f"Compute Engine may have to restart the instances{lost}"
+
+
+def needs_restart(cloud: GceOptions, instances: Sequence[Instance], now: float) -> bool:
+    """Return whether instances may have to be restarted for a new lifetime, which begins now.
+
+    They need not if they power off before Compute Engine deletes them.
+
+    Args:
+        cloud: Their options, with the new lifetime.
+        instances: The instances.
+        now: Seconds since the epoch.
+    """
+    latest = now + cloud.stop_after_s + POWER_OFF_S
+    return not cloud.stop_after_s or any(instance.delete_at < latest for instance in instances)
+
+
+def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progress: Progress) -> None:
+    """Let a new lifetime of the instances of a fleet begin now.
+
+    According to the API reference, the time at which Compute Engine deletes instances is set only while they are
+    stopped. They are restarted only if this time is too early and the API rejects the call for running ones, or if
+    the cost of the fleet is limited.
+
+    Args:
+        account: The owner of the fleet.
+        cloud: Its options, resolved, with the new lifetime.
+        targets: All of its instances.
+        progress: Called for each instance.
+
+    Raises:
+        ApiError: a call failed; the instances may be stopped then.
+        ProviderError: the limit of the cost does not pay for this time, and nothing was changed; or an instance does
+            not start again.
+    """
+    if not _check(account, cloud, targets):
+        set_deadlines(account, cloud, targets)
+        return
+    if cloud.max_cost_usd:
+        price = _price(account, cloud, targets)
+        targets = _stop(account, targets, progress)
+        paid_s = _paid_s(account, cloud, targets, price)
+        _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
+        return
+    try:
+        calls = [set_lifetime(account, resource, cloud.delete_after_s) for resource in targets]
+        account.change(calls, "changing the deadline")
+        set_deadlines(account, cloud, targets)
+    except ApiError as error:
+        if error.status != _BAD_REQUEST:
+            raise
+        targets = _stop(account, targets, progress)
+        _start(account, cloud, targets, None, progress)
+
+
+def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> Sequence[Json]:
+    """Stop instances, and return those that exist then; a Spot VM may be preempted and deleted at the same time.
+
+    Raises:
+        ProviderError: none of them exists any more.
+    """
+    stopped = stop(account, targets, progress)
+    if not stopped:
+        message = "the instances were deleted while they were being stopped for their new lifetime"
+        raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
+    return stopped
+
+
+def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:
+    price = account.prices.price(cloud, zone_of(targets[0]))
+    if price is None:
+        raise unknown_price(cloud, is_new=False)
+    return price
+
+
+def _paid_s(
+    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price, *, ending: bool = False
+) -> int:
+    """Return the lifetime, at most that of `cloud`, that the limit of the cost pays for.
+
+    Before the instances are stopped (`ending`), it must pay for all of it. The stop may take longer than expected.
+
+    Raises:
+        ProviderError: it does not pay for this time.
+    """
+    fleet, seconds = str(targets[0]["labels"]["fleet"]), cloud.max_duration_s
+    budget = current_budget(account, fleet, cloud, ending=ending)
+    paid_s = int(budget.lifetime_s(price, len(targets), account.clock()))
+    if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
+        raise longer_than_paid(budget, price, len(targets), seconds, paid_s)
+    return min(seconds, paid_s)
+
+
+def _start(
+    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price | None, progress: Progress
+) -> None:
+    start_for(account, cloud, targets, price, progress)
+    await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)
+
+
+PREEMPTED = "compute.instances.preempted"
+_CLAUSES = {
+    PREEMPTED: "was preempted",
+    "compute.instances.guestTerminate": "powered off",
+    "compute.instances.hostError": "was stopped by an error of its machine",
+    "compute.instances.terminateOnHostMaintenance": "was stopped for maintenance of its machine",
+}
+"""Operations of the system, from https://cloud.google.com/compute/docs/logging/audit-logging#system_event."""
+_ENDS = (*_CLAUSES, "delete", "stop")
+_SYSTEM = "system"
+
+
+def termination_reasons(account: Account, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
+    """Return the known reasons why the instances `names` of a fleet are gone or stopped, each as a clause.
+
+    Raises:
+        ApiError: a call failed.
+    """
+    existing = {our_name(resource): resource for resource in account.resources(fleet)}
+    lost = [name for name in names if name not in existing or existing[name].get("status") != "RUNNING"]
+    if not lost:
+        return {}
+    ends = [operation for kind in _ENDS for operation in account.api.operations(f'operationType="{kind}"')]
+    reasons = {}
+    for name in lost:
+        resource_name = instance_name(fleet, account.owner, name)
+        mine = [operation for operation in ends if last(operation.get("targetLink", "")) == resource_name]
+        if mine:
+            reasons[name] = clause(max(mine, key=_at))
+        elif name in existing:
+            reasons[name] = f"is {existing[name].get('status', 'unknown').lower()}"
+    return reasons
+
+
+def _at(operation: Json) -> float:
+    return seconds(operation.get("insertTime") or operation.get("startTime") or "")
+
+
+def clause(operation: Json) -> str:
+    """Return the effect of an operation on its instance as a clause: ``was preempted at 12:03:10``."""
+    at = time.strftime("%H:%M:%S", time.localtime(_at(operation)))
+    user = operation.get("user", "")
+    kind = operation.get("operationType", "")
+    if kind in _CLAUSES:
+        return f"{_CLAUSES[kind]} at {at}"
+    verb = "deleted" if kind == "delete" else "stopped"
+    if user == _SYSTEM:
+        return f"was {verb} by Compute Engine at {at}"
+    return f"was {verb} at {at}" + (f" by {user}" if user else "")

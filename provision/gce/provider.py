@@ -10,24 +10,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from provision.gce import baking, creation, deadline, deletion, expiry, power
+from provision.gce import bake, create, delete, power
 from provision.gce.access import firewall, iap, os_login
-from provision.gce.access.hosts import hosts
+from provision.gce.access.host_keys import hosts
 from provision.gce.account import Account
+from provision.gce.api.client import Api, Json, Timing
+from provision.gce.api.price_list import PriceList
+from provision.gce.api.resources import our_name
 from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, refusal, resolved
-from provision.gce.doctor import doctor
-from provision.gce.limit import exceeded
-from provision.gce.options import GceOptions
-from provision.gce.options.access import check_login
-from provision.gce.options.account import ENDPOINT_VARIABLE, is_loopback
-from provision.gce.options.identity import check_account, check_identity, complete_scopes
-from provision.gce.options.labels import check_labels
-from provision.gce.options.preparation import check_preparation
-from provision.gce.quoting.quote import quote_fleet
-from provision.gce.rest.api import Api, Json, Timing
-from provision.gce.rest.price_list import PriceList
-from provision.gce.rest.resources import our_name
-from provision.gce.termination import termination_reasons
+from provision.gce.checks.doctor import doctor
+from provision.gce.money import exceeded, quote_fleet
+from provision.gce.options import (
+    ENDPOINT_VARIABLE,
+    GceOptions,
+    check_account,
+    check_identity,
+    check_labels,
+    check_login,
+    check_preparation,
+    complete_scopes,
+    is_loopback,
+)
+from provision.gce.power import termination_reasons
 from provision.model import Baking, Finding, FleetSpec, Host, Image, Instance, Orphan, Quote, SshAccess
 from provision.provider import ErrorKind, Journal, Progress, Provider, ProviderError, Site
 
@@ -178,7 +182,7 @@ class GceProvider(Provider):
         with self._account.errors_while("create the instances"):
             self._account.settle(spec.name)
             cloud = _options(spec)
-            creation.create(self._account, replace(spec, options=cloud), cloud, names, progress)
+            create.create(self._account, replace(spec, options=cloud), cloud, names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """Return the instances of `fleet`, or of all fleets of this owner for None, ordered by fleet and index.
@@ -223,7 +227,7 @@ class GceProvider(Provider):
             ProviderError: the image cannot be made.
         """
         with self._account.errors_while("plan the image"):
-            return baking.plan(self._account, spec, _options(spec))
+            return bake.plan(self._account, spec, _options(spec))
 
     def bake(self, spec: FleetSpec, image: str, progress: Progress) -> Image:
         """Create an image of the only host of `spec`, without its keys; the host is stopped.
@@ -232,7 +236,7 @@ class GceProvider(Provider):
             ProviderError: the image could not be created; the host may still run.
         """
         with self._account.errors_while("create the image"):
-            return baking.bake(self._account, spec, _options(spec), image, progress)
+            return bake.bake(self._account, spec, _options(spec), image, progress)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -244,7 +248,7 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("delete the instances"):
             targets = self._resources(instances)
-            deletion.delete_instances(self._account, targets, progress)
+            delete.delete_instances(self._account, targets, progress)
         deleted = {str(resource["id"]) for resource in targets}
         for worker in instances:
             if worker.id not in deleted:
@@ -270,11 +274,11 @@ class GceProvider(Provider):
             for resource in instances:
                 progress(our_name(resource), "deleting")
             if not is_complete:
-                existing = [each for each in deletion.of_fleet(account, fleet) if each.kind == "instance"]
-                deletion.delete_things(account, existing)
+                existing = [each for each in delete.of_fleet(account, fleet) if each.kind == "instance"]
+                delete.delete_things(account, existing)
                 # Disks are deleted after that: instances that such a call creates use disks of the same names.
                 account.await_calls(fleet, progress)
-            left = deletion.delete_fleet(account, fleet)
+            left = delete.delete_fleet(account, fleet)
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:
@@ -289,9 +293,9 @@ class GceProvider(Provider):
             ProviderError: Compute Engine does not answer.
         """
         with self._account.errors_while("list orphaned resources"):
-            deletion.find_host_project(self._account)
-            deletion.await_insertions(self._account)
-            return deletion.things(self._account)
+            delete.find_host_project(self._account)
+            delete.await_insertions(self._account)
+            return delete.things(self._account)
 
     def delete_orphans(self, orphans: Sequence[Orphan], progress: Progress) -> Sequence[str]:
         """Delete `orphans`, and list again.
@@ -305,8 +309,8 @@ class GceProvider(Provider):
         with self._account.errors_while("delete orphaned resources"):
             for orphan in orphans:
                 progress(orphan.name, "deleting")
-            deletion.delete_things(self._account, orphans)
-            left = deletion.remaining(self._account, orphans)
+            delete.delete_things(self._account, orphans)
+            left = delete.remaining(self._account, orphans)
         for orphan in orphans:
             if orphan not in left:
                 progress(orphan.name, "deleted")
@@ -324,14 +328,14 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the deadline cannot be changed.
         """
-        cloud = deadline.with_lifetime(self._cloud, seconds)
+        cloud = power.with_lifetime(self._cloud, seconds)
         with self._account.errors_while("change the lifetime of the instances"):
             targets = self._resources(instances)
             existing = {str(resource["id"]) for resource in targets}
             if gone := [worker.name for worker in instances if worker.id not in existing]:
                 message = f"{', '.join(gone)} does not exist any more; the lifetime was not changed"
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
-            deadline.extend(self._account, cloud, targets, progress)
+            power.extend(self._account, cloud, targets, progress)
             for fleet in sorted({worker.fleet for worker in instances}):
                 os_login.extend(self._account, fleet, cloud.delete_after_s)
 
@@ -342,7 +346,7 @@ class GceProvider(Provider):
             ProviderError: they cannot have this lifetime, or the limit of the cost does not pay for it.
         """
         with self._account.errors_while("change the lifetime of the instances"):
-            return deadline.check(self._account, self._cloud, seconds, self._resources(instances))
+            return power.check(self._account, self._cloud, seconds, self._resources(instances))
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; they keep their disks.
@@ -367,10 +371,10 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("set the stop time of the instances"):
             if not at:
-                expiry.release(self._account, self._cloud, self._resources(instances))
+                power.release(self._account, self._cloud, self._resources(instances))
                 return True
             targets = self._resources(instances)
-            return expiry.stop_at(self._account, targets, round(at + self._account.api.ahead_s))
+            return power.stop_at(self._account, targets, round(at + self._account.api.ahead_s))
 
     def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:
         """Let root run the startup script and the setup command of `spec` on running instances, if they changed.
@@ -379,7 +383,7 @@ class GceProvider(Provider):
             ProviderError: the metadata of the instances cannot be changed, or their startup script is too old.
         """
         with self._account.errors_while("change the scripts of the instances"):
-            expiry.update_scripts(self._account, _options(spec), self._resources(instances))
+            power.update_scripts(self._account, _options(spec), self._resources(instances))
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of
-from provision.gce.catalog.series import HYPERDISK, PD_BALANCED, PD_SSD, PD_STANDARD, series_of
-from provision.gce.diagnosis.cases import Diagnosis, Scope
-from provision.gce.diagnosis.quotas import quota_hint, quota_request
-from provision.gce.options import GceOptions
-from provision.gce.options.machines import LOCAL_SSD_GB
-from provision.gce.options.time import BACKSTOP_S
+from provision.gce.catalog.machines import (
+    DEFAULT_MACHINE_TYPE,
+    HYPERDISK,
+    PD_BALANCED,
+    PD_SSD,
+    PD_STANDARD,
+    cpus,
+    gpu_of,
+    series_of,
+)
+from provision.gce.diagnosis import Diagnosis, Scope, quota_hint, quota_request
+from provision.gce.options import BACKSTOP_S, LOCAL_SSD_GB, GceOptions
 from provision.provider import ErrorKind
 
 AS_STANDARD = "--max-duration 8d --idle-timeout 1h: with a lifetime above 7 days, they do not count as preemptible"

@@ -155,7 +155,7 @@ class GceCase:
             "from fleet.state import Store\n"
             "from provision.gce.provider import GceProvider\n"
             "from provision.gce.options import GceOptions\n"
-            "from provision.gce.rest.api import Timing\n"
+            "from provision.gce.api.client import Timing\n"
             f"store = Store(Path({str(self.root)!r}))\n"
             f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, {self._timing!r})\n"
         )

@@ -19,9 +19,9 @@ from fleet.events import Event, ZoneTried
 from fleet.jobs.results import Survey
 from fleet.services import Services
 from fleet.state import FleetDirectory, Store
+from provision.gce.api.client import Timing
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.api import Timing
 from provision.model import FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider

@@ -19,13 +19,11 @@ from fleet.fleets.repair import ExistingFleet, repair_fleet
 from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
 from fleet.state import Store
-from provision.gce.catalog.prices import Prices, from_catalog
-from provision.gce.catalog.skus import rates_of
-from provision.gce.options import GceOptions
-from provision.gce.options.time import STOP_AT
+from provision.gce.api.requests import RESTARTS
+from provision.gce.api.resources import seconds
+from provision.gce.catalog.prices import Prices, from_catalog, rates_of
+from provision.gce.options import STOP_AT, GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.bodies.metadata import RESTARTS
-from provision.gce.rest.resources import seconds
 from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused

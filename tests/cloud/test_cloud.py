@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from provision.gce.api.client import Timing
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.api import Timing
 from provision.model import FleetSpec
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator

@@ -15,7 +15,7 @@ import requests
 
 from fleet.state import Store
 from provision.budget import CREATE, CREATED
-from provision.gce import deletion
+from provision.gce import delete
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
@@ -82,13 +82,13 @@ def test_a_call_that_arrives_when_instances_were_deleted_does_not_let_their_disk
     monkeypatch.setitem(globals(), "QUICK", replace(QUICK, lingering_s=10.0))  # the wait ends when the call arrives
     provider, spec = make()
     provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
-    delete_group = deletion._delete_group
+    delete_group = delete._delete_group
 
     def delete_and_arrive(*arguments: Any) -> None:
         delete_group(*arguments)
         delayed.arrive()
 
-    monkeypatch.setattr(deletion, "_delete_group", delete_and_arrive)
+    monkeypatch.setattr(delete, "_delete_group", delete_and_arrive)
     assert provider.delete_fleet("demo", lambda *_: None) == []
     assert delayed.arrived == 1
     emulator.settle()

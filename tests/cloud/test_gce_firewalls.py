@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
+from provision.gce.api.requests import IAP_RANGE
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.bodies.network import IAP_RANGE
 from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK

@@ -14,7 +14,7 @@ from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
-from provision.gce.rest.resources import seconds
+from provision.gce.api.resources import seconds
 from provision.model import InstanceState
 from tests.cloud.fuses import Killed
 from tests.cloud.histories import QuickServices, Quiet, reached, store_nothing

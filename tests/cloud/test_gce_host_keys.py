@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fleet.state import Store
+from provision.gce.api.resources import console_host_key
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.resources import console_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec
 from provision.provider import ProviderError

@@ -12,11 +12,10 @@ from google.auth.transport.requests import Request
 from google.oauth2.credentials import Credentials
 
 from fleet.state import Store
-from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
+from provision.gce.api.client import Api, member_of
+from provision.gce.diagnosis import UNKNOWN_MEMBER
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.api import Api
-from provision.gce.rest.identity import member_of
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator

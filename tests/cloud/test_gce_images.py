@@ -16,12 +16,12 @@ from fleet.fleets.resolution import UpRequest
 from fleet.settings import Settings
 from fleet.state import BAKING, FleetDirectory, Store
 from fleet.steps import Again
-from provision.gce.baking import PERMISSIONS
+from provision.gce.api.client import Timing
+from provision.gce.bake import PERMISSIONS
 from provision.gce.catalog.machines import resolved
-from provision.gce.checks.permissions import permissions
+from provision.gce.checks.account import permissions
+from provision.gce.images import FORMAT
 from provision.gce.options import GceOptions
-from provision.gce.rest.api import Timing
-from provision.gce.rest.images import FORMAT
 from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
 from tests.cloud.fuses import Killed
 from tests.cloud.histories import QUICK, QuickServices, Quiet, patched, reached

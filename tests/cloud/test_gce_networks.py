@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
-from provision.gce.catalog.networks import network_of, network_path, subnetwork_of, subnetwork_path
+from provision.gce.catalog.names import network_of, network_path, subnetwork_of, subnetwork_path
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec

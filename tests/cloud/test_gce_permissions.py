@@ -11,7 +11,7 @@ import pytest
 from fleet.config import caller
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
-from provision.gce.checks.permissions import permissions
+from provision.gce.checks.account import permissions
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
+from provision.gce.api.client import Timing
 from provision.gce.catalog.prices import PRICED_AT
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.api import Timing
 from provision.model import FleetSpec, Quote
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator

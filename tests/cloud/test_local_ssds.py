@@ -9,12 +9,11 @@ import pytest
 import requests
 
 from fleet.state import Store
-from provision.gce.catalog.machines import cpus, resolved
+from provision.gce.api.resources import cloud_of
+from provision.gce.catalog.machines import cpus, resolved, series_of
 from provision.gce.catalog.prices import table
-from provision.gce.catalog.series import series_of
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.resources import cloud_of
 from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK

@@ -13,8 +13,8 @@ from fleet.errors import UnreachableError
 from fleet.events import Note
 from fleet.fleets.resolution import UpRequest
 from fleet.state import Store
-from provision.gce import creation
-from provision.gce.access.restarting import NEEDED
+from provision.gce import create
+from provision.gce.access.service_account import NEEDED
 from tests.cloud.histories import QUICK, QuickServices, Quiet, patched
 from tests.cloud.moves.unattended import start
 from tests.emulator import Emulator, lifecycle
@@ -51,14 +51,14 @@ def test_up_keeps_instances_that_are_being_started_again(
     down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
     before = {instance.body["id"] for instance in emulator.cloud.instances.values()}
     if is_late:  # after `fleet up` has listed the instances
-        create = creation.create
+        create_now = create.create
 
         def create_late(*arguments: Any) -> None:
             begin(emulator, status)
             emulator.cloud.clock.call_in(0.1, lambda: finish(emulator))
-            create(*arguments)
+            create_now(*arguments)
 
-        monkeypatch.setattr(creation, "create", create_late)
+        monkeypatch.setattr(create, "create", create_late)
     else:
         begin(emulator, status)
     up.run(UpRequest("demo", place), world, Quiet())
@@ -110,6 +110,6 @@ def test_extend_reports_instances_that_are_deleted_while_it_stops_them(
     )
     world = services(tmp_path, lambda _: None)
     up.run(UpRequest("demo", place), world, Quiet())
-    monkeypatch.setattr("provision.gce.deadline.stop", lambda *_: [])
+    monkeypatch.setattr("provision.gce.power.stop", lambda *_: [])
     with pytest.raises(UnreachableError, match="deleted while they were being stopped"):
         extend.run(extend.ExtendRequest("demo", 3600.0), world, Quiet())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from provision.gce.options.time import STOP_AT
+from provision.gce.options import STOP_AT
 from tests.emulator import Emulator
 from tests.program import Program, wait_for
 from tests.wire.clouds import emulator_with_guests

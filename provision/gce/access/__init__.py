@@ -1,1 +1,1 @@
-"""Access to instances: firewall rules, addresses, and host keys."""
+"""Access to instances: networks, firewall rules, addresses, accounts, and host keys."""

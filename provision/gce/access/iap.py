@@ -13,12 +13,10 @@ import shutil
 import subprocess
 
 from provision.gce.account import Account
-from provision.gce.diagnosis.failures import Failure
-from provision.gce.diagnosis.permissions import missing_permission
-from provision.gce.diagnosis.roles import UNKNOWN_MEMBER
-from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.governance import account_of, is_enabled, permitted_tunnels
-from provision.gce.rest.resources import zone_of
+from provision.gce.api.client import ApiError, Json
+from provision.gce.api.iam import account_of, is_enabled, permitted_tunnels
+from provision.gce.api.resources import zone_of
+from provision.gce.diagnosis import UNKNOWN_MEMBER, Failure, missing_permission
 from provision.provider import ErrorKind, ProviderError
 
 API = "iap.googleapis.com"

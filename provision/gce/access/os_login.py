@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 from provision.gce.account import Account
-from provision.gce.diagnosis.permissions import missing_permission
+from provision.gce.api.client import ApiError, Json
+from provision.gce.api.iam import permitted
+from provision.gce.api.requests import is_os_login
+from provision.gce.catalog.names import mark, marked
+from provision.gce.diagnosis import missing_permission
 from provision.gce.options import GceOptions
-from provision.gce.rest.api import ApiError, Json
-from provision.gce.rest.bodies.labels import mark, marked
-from provision.gce.rest.bodies.metadata import is_os_login
-from provision.gce.rest.governance import permitted
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 

@@ -1,1 +1,1 @@
-"""Machine types, prices, locations, and networks of Compute Engine."""
+"""Names, machine types, and prices of Compute Engine."""

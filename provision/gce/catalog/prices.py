@@ -2,23 +2,37 @@
 
 The rates are from the Cloud Billing catalog, or from a dated table that is part of this program. Traffic is not
 included. If a rate is missing, the price is unknown.
+
+Machines are billed by their vCPUs, memory, GPUs, and the local SSDs that come with them. Those of Flex-start VMs are
+called "DWS Defined Duration", after the Dynamic Workload Scheduler, and exist for some machines only. SKUs of
+commitments, reservations, sole-tenant nodes, and custom machine types have other descriptions, which are not matched.
+
+Sources: https://cloud.google.com/billing/v1/how-tos/catalog-api and the SKUs at https://cloud.google.com/skus.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from provision.gce.catalog.locations import is_region, is_zone, region_of
-from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, default_disk_type, gpu_of
-from provision.gce.catalog.series import FLEX_START, SPOT, STANDARD
-from provision.gce.options import GceOptions
-from provision.gce.options.machines import LOCAL_SSD, LOCAL_SSD_GB
+from provision.gce.catalog.machines import (
+    DEFAULT_MACHINE_TYPE,
+    FLEX_START,
+    SPOT,
+    STANDARD,
+    cpus,
+    default_disk_type,
+    gpu_of,
+)
+from provision.gce.catalog.names import is_region, is_zone, region_of
+from provision.gce.options import LOCAL_SSD, LOCAL_SSD_GB, GceOptions
 from provision.model import Price
 from provision.quantities import HOURS_PER_MONTH
 
@@ -157,3 +171,211 @@ def from_catalog(rates: Mapping[tuple[str, str], Rate], priced_at: str) -> Price
     items = {item for item, _ in rates}
     kept = {key: rate for key, rate in table().rates.items() if not key[1] or key[0] not in items}
     return Prices({**kept, **rates}, priced_at, "the Cloud Billing catalog")
+
+
+def dollars(usd: float) -> str:
+    """Return an amount above `usd` as the value of an option, in whole cents."""
+    return f"{int(usd * 100 + 1) / 100:.2f}"
+
+
+_MODELS = MappingProxyType({"Spot Preemptible": SPOT, "DWS Defined Duration": FLEX_START})
+_MODEL = "|".join(_MODELS)
+_DESCRIPTION = re.compile(
+    rf"(?:({_MODEL}) )?(.+?)(?: attached to ({_MODEL}) VMs)?(?: (?:running )?in [A-Z].*)?", re.ASCII
+)
+_ALL_MODELS = (STANDARD, SPOT, FLEX_START)
+"""The provisioning models, in the order of the fields of `Rate`."""
+_USAGE = ("OnDemand", "Preemptible")
+_HOUR, _GB_HOUR, _GB_MONTH = "h", "GiBy.h", "GiBy.mo"
+_UNITS = MappingProxyType({"Core": _HOUR, "Ram": _GB_HOUR})
+
+
+class _Series(NamedTuple):
+    """A series of machine types.
+
+    Attributes:
+        title: Start of the descriptions of its SKUs.
+        memory_gb: Memory of each vCPU.
+        local_ssd_gb: Size of the local SSDs that come with each vCPU.
+    """
+
+    title: str
+    memory_gb: float
+    local_ssd_gb: float = 0.0
+
+
+def _sizes(family: str, title: str, *, standard: float, highmem: float, highcpu: float) -> dict[str, _Series]:
+    sizes = {"standard": standard, "highmem": highmem, "highcpu": highcpu}
+    return {f"{family}-{size}": _Series(title, memory_gb) for size, memory_gb in sizes.items()}
+
+
+_SERIES: Mapping[str, _Series] = MappingProxyType(
+    {
+        **_sizes("n1", "N1 Predefined Instance", standard=3.75, highmem=6.5, highcpu=0.9),
+        **_sizes("n2", "N2 Instance", standard=4, highmem=8, highcpu=1),
+        **_sizes("n2d", "N2D AMD Instance", standard=4, highmem=8, highcpu=1),
+        **_sizes("n4", "N4 Instance", standard=4, highmem=8, highcpu=2),
+        **_sizes("e2", "E2 Instance", standard=4, highmem=8, highcpu=1),
+        **_sizes("c2d", "C2D AMD Instance", standard=4, highmem=8, highcpu=2),
+        **_sizes("c3", "C3 Instance", standard=4, highmem=8, highcpu=2),
+        **_sizes("c3d", "C3D Instance", standard=4, highmem=8, highcpu=2),
+        **_sizes("c4", "C4 Instance", standard=3.75, highmem=7.75, highcpu=2),
+        "c2-standard": _Series("Compute optimized", 4),
+        "t2d-standard": _Series("T2D AMD Instance", 4),
+        "g2-standard": _Series("G2 Instance", 4),
+        "g4-standard": _Series("G4 Instance", 3.75, 1500 / 48),
+        "a2-highgpu": _Series("A2 Instance", 85 / 12),
+        "a2-megagpu": _Series("A2 Instance", 1360 / 96),
+        "a2-ultragpu": _Series("A2 Instance", 170 / 12, 375 / 12),
+        "a3-highgpu": _Series("A3 Instance", 234 / 26, 750 / 26),
+        "a3-megagpu": _Series("A3Plus Instance", 1872 / 208, 6000 / 208),
+        "a3-ultragpu": _Series("A3Ultra Instance", 2952 / 224, 12000 / 224),
+    }
+)
+"""Sources of the sizes: https://cloud.google.com/compute/docs/general-purpose-machines and
+https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
+_IN_GPU = MappingProxyType({"a4-highgpu": "nvidia-b200"})
+"""Series whose vCPUs and memory are part of the rate of their GPU."""
+_GPUS = MappingProxyType(
+    {
+        "Nvidia Tesla T4 GPU": "nvidia-tesla-t4",
+        "Nvidia Tesla P4 GPU": "nvidia-tesla-p4",
+        "Nvidia Tesla P100 GPU": "nvidia-tesla-p100",
+        "Nvidia Tesla V100 GPU": "nvidia-tesla-v100",
+        "Nvidia L4 GPU": "nvidia-l4",
+        "Nvidia Tesla A100 GPU": "nvidia-tesla-a100",
+        "Nvidia Tesla A100 80GB GPU": "nvidia-a100-80gb",
+        "Nvidia H100 80GB GPU": "nvidia-h100-80gb",
+        "Nvidia H100 80GB Mega GPU": "nvidia-h100-mega-80gb",
+        "H200 141GB GPU": "nvidia-h200-141gb",
+        "A4 Nvidia B200 (1 gpu slice)": "nvidia-b200",
+        "RTX 6000 96GB": "nvidia-rtx-pro-6000",
+    }
+)
+_DISKS = MappingProxyType(
+    {
+        "Storage PD Capacity": "pd-standard",
+        "Balanced PD Capacity": "pd-balanced",
+        "SSD backed PD Capacity": "pd-ssd",
+        "Hyperdisk Balanced Capacity": "hyperdisk-balanced",
+        "SSD backed Local Storage": LOCAL_SSD,
+        "Storage Image": IMAGE,
+    }
+)
+_ADDRESSES = MappingProxyType(
+    {"External IP Charge on a Standard VM": STANDARD, "External IP Charge on a Spot Preemptible VM": SPOT}
+)
+
+
+class _Part(NamedTuple):
+    """A part of a machine that has a SKU.
+
+    Attributes:
+        name: Its name.
+        unit: Unit of its price.
+        model: Provisioning model of the instances that have this price.
+    """
+
+    name: str
+    unit: str
+    model: str
+
+
+Parts = dict[tuple[str, str, str], float]
+"""US dollars an hour of a unit of each part, by part, region, and provisioning model."""
+
+
+def rates_of(skus: Iterable[Any]) -> dict[tuple[str, str], Rate]:
+    """Return the rates by item and region, as `Prices.rates` has them; SKUs without a known meaning are left out.
+
+    Args:
+        skus: SKUs as JSON of the REST API, in any order.
+    """
+    parts: Parts = {}
+    for sku in skus:
+        part, usd_h = _part(sku), _usd_h(sku)
+        if part is None or usd_h is None or usd_h.unit != part.unit:
+            continue
+        for region in sku.get("serviceRegions") or ():
+            key = (part.name, "" if region == "global" else str(region), part.model)
+            parts[key] = max(usd_h.usd, parts.get(key, 0.0))
+    rates = {**_machines(parts), **_items(parts)}
+    return {key: rate for key, rate in rates.items() if rate != Rate(None, None)}
+
+
+def _part(sku: Any) -> _Part | None:
+    """Return the part that a SKU prices; None if it has no meaning here."""
+    if not isinstance(sku, dict) or _text(sku.get("category"), "usageType") not in _USAGE:
+        return None
+    description = _text(sku, "description")
+    if description in _ADDRESSES:
+        return _Part(ADDRESS, _HOUR, _ADDRESSES[description])
+    match = _DESCRIPTION.fullmatch(description)
+    if match is None:
+        return None
+    title, model = match[2], _MODELS.get(match[1] or match[3] or "", STANDARD)
+    if title in _DISKS:
+        return _Part(_DISKS[title], _GB_MONTH, model)
+    if title in _GPUS:
+        return _Part(_GPUS[title], _HOUR, model)
+    unit = _UNITS.get(title.rpartition(" ")[2])
+    return _Part(title, unit, model) if unit else None
+
+
+class _Price(NamedTuple):
+    usd: float
+    unit: str
+
+
+def _usd_h(sku: Any) -> _Price | None:
+    """Return the current price of a SKU in its last tier, after free tiers, in US dollars an hour; None: unusable."""
+    try:
+        expression = sku["pricingInfo"][-1]["pricingExpression"]
+        price, unit = expression["tieredRates"][-1]["unitPrice"], str(expression["usageUnit"])
+        usd = int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9
+        is_usd = price.get("currencyCode", "USD") == "USD"
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+    if not is_usd or not 0 < usd < math.inf:
+        return None
+    return _Price(usd / HOURS_PER_MONTH if unit == _GB_MONTH else usd, unit)
+
+
+def _machines(parts: Parts) -> dict[tuple[str, str], Rate]:
+    """Return the rates of one vCPU of each series, with its memory and local SSDs."""
+    rates: dict[tuple[str, str], Rate] = {}
+    for item, series in _SERIES.items():
+        for region in {region for name, region, _ in parts if name == f"{series.title} Core"}:
+            rates[item, region] = Rate(*(_machine(parts, series, region, model) for model in _ALL_MODELS))
+    for item, gpu in _IN_GPU.items():
+        rates |= {(item, region): Rate(0.0, 0.0, 0.0) for name, region, _ in parts if name == gpu}
+    return rates
+
+
+def _machine(parts: Parts, series: _Series, region: str, model: str) -> float | None:
+    # The SKUs of Flex-start VMs leave out a word: "DWS Defined Duration A3 Core".
+    title = series.title.removesuffix(" Instance") if model == FLEX_START else series.title
+    core = parts.get((f"{title} Core", region, model))
+    memory = parts.get((f"{title} Ram", region, model))
+    on_demand = parts.get((LOCAL_SSD, region, STANDARD))
+    local_ssd = parts.get((LOCAL_SSD, region, model), on_demand) if series.local_ssd_gb else 0.0
+    if core is None or memory is None or local_ssd is None:
+        return None
+    return core + series.memory_gb * memory + series.local_ssd_gb * local_ssd
+
+
+def _items(parts: Parts) -> dict[tuple[str, str], Rate]:
+    """Return the rates of GPUs, disks, images, and addresses; a disk has one rate for all instances."""
+    rates: dict[tuple[str, str], Rate] = {}
+    disks = set(_DISKS.values())
+    for name in {*_GPUS.values(), *disks, ADDRESS}:
+        for region in {region for part, region, _ in parts if part == name}:
+            on_demand = parts.get((name, region, STANDARD))
+            spot = parts.get((name, region, SPOT), on_demand if name in disks else None)
+            rates[name, region] = Rate(on_demand, spot, parts.get((name, region, FLEX_START)))
+    return rates
+
+
+def _text(mapping: Any, key: str) -> str:
+    value = mapping.get(key) if isinstance(mapping, dict) else None
+    return value if isinstance(value, str) else ""

@@ -1,1 +1,1 @@
-"""Checks of the prerequisites of a fleet, one module each."""
+"""Checks of the prerequisites of a fleet."""

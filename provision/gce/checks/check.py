@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from provision.gce.account import Account
-from provision.gce.diagnosis.rules import diagnose
+from provision.gce.api.client import ApiError
+from provision.gce.diagnosis import diagnose
 from provision.gce.options import GceOptions
-from provision.gce.rest.api import ApiError
 from provision.model import Finding
 from provision.provider import ProviderError
 

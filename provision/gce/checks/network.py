@@ -1,15 +1,20 @@
-"""Check that the network and the subnetwork exist, and that the caller may use them."""
+"""Checks of the network, of the access to instances, and of Identity-Aware Proxy."""
 
 from __future__ import annotations
 
-from provision.gce.access.subnetworks import check_subnetwork
+import shutil
+
+from provision.gce.access import iap, networks
+from provision.gce.access.firewall import check_rules, ssh_sources
+from provision.gce.access.networks import check_subnetwork
 from provision.gce.account import Account
-from provision.gce.catalog.networks import network_of, subnetwork_path
+from provision.gce.api.iam import permitted_on_subnetwork
+from provision.gce.api.resources import last
+from provision.gce.catalog.names import network_of, regions_of, subnetwork_path
 from provision.gce.checks.check import Check
-from provision.gce.diagnosis.permissions import missing_permission
+from provision.gce.diagnosis import missing_permission
 from provision.gce.options import GceOptions
-from provision.gce.rest.governance import permitted_on_subnetwork
-from provision.gce.rest.resources import last
+from provision.model import FleetSpec
 from provision.quantities import counted
 
 
@@ -39,3 +44,56 @@ def _subnetwork(account: Account, cloud: GceOptions) -> str:
 
 NETWORK = Check("network", _network)
 SUBNETWORK = Check("subnetwork", _subnetwork, requires=("API", "network"))
+
+
+def _address(account: Account, cloud: GceOptions) -> str:
+    sources = ssh_sources(account, cloud)
+    return f"SSH would be open to {', '.join(sources)}" if sources else "not required: no firewall rule uses it"
+
+
+def _firewall(account: Account, cloud: GceOptions) -> str:
+    spec = FleetSpec("default", "gce", 1, options=cloud)
+    check_rules(account, spec, cloud, ssh_sources(account, cloud))
+    return "no rule of the network is known to deny SSH"
+
+
+ADDRESS = Check("address", _address, requires=())
+FIREWALL = Check("firewall", _firewall, requires=("API", "network", "address"), is_optional=True)
+
+
+_EXTERNAL = "not required: instances have external addresses"
+
+
+def _gcloud(_account: Account, cloud: GceOptions) -> str:
+    if cloud.external:
+        gcloud = shutil.which("gcloud")
+        return f"{gcloud}, for --iap" if gcloud else "not installed (only required for --iap)"
+    iap.access_token()
+    return f"{iap.find_gcloud()} is logged in"
+
+
+def _tunnels(account: Account, cloud: GceOptions) -> str:
+    if cloud.external:
+        return _EXTERNAL
+    return f"{iap.check(account) or 'the account of gcloud'} can open tunnels"
+
+
+def _nat(account: Account, cloud: GceOptions) -> str:
+    """Return the regions in which Cloud NAT serves the instances, as a message.
+
+    Raises:
+        ApiError: the routers cannot be listed.
+        ProviderError: it serves none of the requested regions.
+    """
+    if cloud.external:
+        return _EXTERNAL
+    asked, served = regions_of(cloud.zones), networks.regions_with_nat(account, cloud)
+    usable = served & asked if asked else served
+    if not usable:
+        raise networks.missing_nat(account, cloud, min(asked, default="us-central1"))
+    return f"instances in {counted(len(usable), 'region')} can download packages"
+
+
+GCLOUD = Check("gcloud", _gcloud, requires=())
+TUNNELS = Check("Identity-Aware Proxy", _tunnels, requires=("API", "gcloud"))
+NAT = Check("Cloud NAT", _nat, requires=("API", "network"), is_optional=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.gce.rest.bodies.network import IAP_RANGE
+from provision.gce.api.requests import IAP_RANGE
 from tests.cloud.access_modes import EMAIL, HOST
 from tests.cloud.moves import check, event
 from tests.emulator.blueprint import project_of

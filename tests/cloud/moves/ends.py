@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from provision.gce.rest.resources import our_name
+from provision.gce.api.resources import our_name
 from provision.names import instance_name
 from tests.cloud.moves import check, event, invariant, sudden
 from tests.emulator import lifecycle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from provision.gce.rest.resources import our_name
+from provision.gce.api.resources import our_name
 from tests.cloud.moves import event, sudden
 
 if TYPE_CHECKING:

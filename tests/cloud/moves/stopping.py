@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import requests
 
 from fleet.commands.fleets import down
-from provision.gce.rest.resources import our_name
+from provision.gce.api.resources import our_name
 from provision.names import instance_name
 from tests.cloud.moves import check, command, event
 

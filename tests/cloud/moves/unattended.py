@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.gce.rest.resources import our_name
+from provision.gce.api.resources import our_name
 from tests.cloud.moves import STARTS, check, event, sudden
 from tests.emulator.cloud import Instance
 from tests.emulator.identity import account_metadata

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.gce.catalog.locations import continent_of
+from provision.gce.catalog.names import continent_of
 from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider

@@ -7,7 +7,7 @@ import os
 
 from train.agent.files.disk import list_names
 
-# The startup script creates the directory: provision/gce/rest/bodies/startup.sh.
+# The startup script creates the directory: provision/gce/api/startup.sh.
 DIRECTORY = "/run/fleet/jobs"
 
 

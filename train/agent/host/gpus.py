@@ -19,7 +19,7 @@ from train.agent.protocol.records import RESTARTING, Gpu, Refusal
 DRIVER_DEADLINE_S = 600.0  # images install it at their first start
 TENSORFLOW_DEADLINE_S = 180.0  # the first import from a cold disk takes a minute
 RESTART_DEADLINE_S = 120.0
-# The startup script of instances restarts the host if this file appears: provision/gce/rest/bodies/startup.sh.
+# The startup script of instances restarts the host if this file appears: provision/gce/api/startup.sh.
 RESTART = "/run/fleet/again/restart"
 _MISMATCH = "Driver/library version mismatch"
 _REPLACED = "an upgrade replaced the NVIDIA driver of this host, but the kernel has the old one loaded"

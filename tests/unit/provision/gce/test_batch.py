@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.rest.batch import CALLS_MAX, Answer, Call, decode, encode
+from provision.gce.api.batch import CALLS_MAX, Answer, Call, decode, encode
 
 CALLS = [
     Call("DELETE", "/compute/v1/projects/p/zones/z/instances/a?requestId=1"),

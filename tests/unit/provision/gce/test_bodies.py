@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from provision.gce.diagnosis.failures import Failure, from_http, from_operation
-from provision.gce.diagnosis.rules import diagnose
+from provision.gce.diagnosis import Failure, diagnose, from_http, from_operation
 from tests.next_steps import command_lines
 from tests.unit.provision.gce.bodies import BODIES
 

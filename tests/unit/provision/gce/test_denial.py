@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from provision.gce.access.denial import Connection, denying_rule
+from provision.gce.access.firewall import Connection, denying_rule
+from provision.gce.api.requests import firewalls
 from provision.gce.options import GceOptions
-from provision.gce.rest.bodies.network import firewalls
 
 HOME = "203.0.113.7/32"
 SSH = [{"IPProtocol": "tcp", "ports": ["20-25"]}]

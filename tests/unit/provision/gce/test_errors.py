@@ -10,14 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.diagnosis.cases import Diagnosis, Scope
-from provision.gce.diagnosis.credentials import expired_credentials, no_credentials
-from provision.gce.diagnosis.failures import Failure, from_http, from_operation
-from provision.gce.diagnosis.permissions import missing_permission
-from provision.gce.diagnosis.projects import no_project, wrong_project
-from provision.gce.diagnosis.quotas import quota_page
-from provision.gce.diagnosis.roles import role_for
-from provision.gce.diagnosis.rules import diagnose
+from provision.gce.diagnosis import (
+    Diagnosis,
+    Failure,
+    Scope,
+    diagnose,
+    expired_credentials,
+    from_http,
+    from_operation,
+    missing_permission,
+    no_credentials,
+    no_project,
+    quota_page,
+    role_for,
+    wrong_project,
+)
 from provision.provider import ErrorKind
 from tests.next_steps import command_lines
 

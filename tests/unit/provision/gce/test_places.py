@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.gce.catalog.locations import continent_of, region_of
 from provision.gce.catalog.machines import resolved
+from provision.gce.catalog.names import continent_of, region_of
 from provision.gce.catalog.prices import ADDRESS, Prices, Rate, table
-from provision.gce.diagnosis.cases import Scope
+from provision.gce.diagnosis import Scope
 from provision.gce.options import GceOptions
 from provision.gce.zones import Region, Search, candidates
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provision.gce.catalog.machines import resolved
-from provision.gce.checks.policies import forbids_addresses, forbids_image, forbids_locations, is_enforced
+from provision.gce.checks.account import forbids_addresses, forbids_image, forbids_locations, is_enforced
 from provision.gce.options import GceOptions
 from provision.gce.quota import look_like_trial
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from provision.gce.api.requests import bulk_insert
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.bodies.bulk import bulk_insert
 from provision.model import FleetSpec
 from provision.options import declarations
 

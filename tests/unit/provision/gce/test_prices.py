@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from provision.gce.catalog.locations import is_zone
 from provision.gce.catalog.machines import GPUS, resolved
+from provision.gce.catalog.names import is_zone
 from provision.gce.catalog.prices import PRICED_AT, table
 from provision.gce.options import GceOptions
 

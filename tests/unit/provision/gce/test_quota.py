@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import resolved
-from provision.gce.diagnosis.cases import Diagnosis, Scope
+from provision.gce.diagnosis import Diagnosis, Scope
 from provision.gce.options import GceOptions
 from provision.gce.quota import problems
 from provision.provider import ErrorKind

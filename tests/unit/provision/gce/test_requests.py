@@ -13,20 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.gce.api.requests import IAP_RANGE, bulk_insert, firewalls, ssh_keys
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
+from provision.gce.catalog.names import instance_name, label_value, labels, mark, marked, marked_project, stem
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.gce.rest.bodies.bulk import bulk_insert
-from provision.gce.rest.bodies.labels import instance_name, label_value, labels, mark, marked, marked_project, stem
-from provision.gce.rest.bodies.metadata import ssh_keys
-from provision.gce.rest.bodies.network import IAP_RANGE, firewalls
 from provision.model import FleetSpec
 from tests.emulator.discovery import discovery
 
 OWNER = "k3jq7xab"
 DAY_S = 24 * 3600
 NOW = 1_800_000_000.0
-SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "rest" / "bodies" / "startup.sh").read_text()
+SCRIPT = (Path(__file__).parents[4] / "provision" / "gce" / "api" / "startup.sh").read_text()
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 fleet demo"
 NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for index in range(2)}
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.gce.catalog.machines import resolved
-from provision.gce.catalog.prices import ADDRESS, PRICED_AT, from_catalog, table
-from provision.gce.catalog.skus import rates_of
+from provision.gce.catalog.prices import ADDRESS, PRICED_AT, from_catalog, rates_of, table
 from provision.gce.options import GceOptions
 from tests.emulator.catalog.skus import compute_skus
 

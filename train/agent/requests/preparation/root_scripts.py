@@ -12,7 +12,7 @@ from train.agent.host.runner import Steps
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
 
-# Written by the startup script of the provider, provision/gce/rest/bodies/startup.sh.
+# Written by the startup script of the provider, provision/gce/api/startup.sh.
 RESULTS = ("/run/fleet/scripts", "/var/lib/fleet/scripts")
 AGAIN = "/run/fleet/again"
 DEADLINE_S = 3600.0

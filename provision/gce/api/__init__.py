@@ -1,0 +1,1 @@
+"""The APIs of Google: client, requests, and resources."""

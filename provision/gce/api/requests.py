@@ -1,0 +1,393 @@
+"""Bodies of the requests that create instances, firewall rules, and placement policies.
+
+Source: https://cloud.google.com/compute/docs/reference/rest/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from provision.gce.catalog.machines import (
+    COMPACT,
+    RESERVATION_BOUND,
+    SPOT,
+    STANDARD,
+    can_migrate,
+    gpu_of,
+    has_gpus,
+    provisioning_model,
+    series_of,
+)
+from provision.gce.catalog.names import labels, mark, network_of, network_path, region_of, stem, subnetwork_path
+from provision.gce.options import END_AT, IDLE_TIMEOUT, LOCAL_SSD, LOCAL_SSD_PATH, STOP_AT, GceOptions
+from provision.model import FleetSpec
+from provision.options import split_pair
+
+FIXED_END = "terminationTime"
+"""Field with the time at which an instance ends, which a later start does not move; after it, a start is refused.
+
+Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
+"""
+
+DISCARD_LOCAL_SSDS: Mapping[str, Any] = MappingProxyType({"onInstanceStopAction": {"discardLocalSsd": True}})
+"""Field that instances with Local SSDs need if they are stopped at their end.
+
+Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
+(``--discard-local-ssds-at-termination-timestamp``).
+"""
+
+
+def scheduling(cloud: GceOptions, now: float) -> dict[str, Any]:
+    """Return the scheduling; only some instances on demand without GPUs can migrate, maintenance stops the others.
+
+    Instances that are placed close to each other cannot migrate.
+    Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
+    again, so that they do not restart if their cost is limited. `now` is as in `run_limit`.
+    """
+    model = provisioning_model(cloud)
+    migrates = model == STANDARD and can_migrate(cloud.machine_type) and not has_gpus(cloud)
+    migrates = migrates and cloud.placement != COMPACT
+    values: dict[str, Any] = {
+        "provisioningModel": model,
+        "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",
+        "automaticRestart": model == STANDARD and not cloud.max_cost_usd,
+    }
+    if cloud.delete_after_s:
+        values |= run_limit(cloud.delete_after_s, now, is_fixed=cloud.has_fixed_end)
+    if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
+        values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
+    if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
+        values |= DISCARD_LOCAL_SSDS
+    return values
+
+
+def run_limit(seconds: int, now: float, *, is_fixed: bool) -> dict[str, Any]:
+    """Return the field that ends an instance.
+
+    Args:
+        seconds: Its lifetime.
+        now: Time of its start, in seconds since the epoch.
+        is_fixed: The lifetime counts from `now`; otherwise from each start.
+    """
+    if is_fixed:
+        return {FIXED_END: datetime.fromtimestamp(now + seconds, timezone.utc).isoformat(timespec="seconds")}
+    return {"maxRunDuration": {"seconds": str(seconds)}}
+
+
+def reservation_affinity(cloud: GceOptions) -> dict[str, Any]:
+    """Return the field with the reservation that instances use; Flex-start VMs cannot use any.
+
+    Source: https://cloud.google.com/compute/docs/instances/reservations-consume.
+    """
+    if cloud.flex_start:
+        return {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+    if not cloud.reservation:
+        return {}
+    return {
+        "reservationAffinity": {
+            "consumeReservationType": "SPECIFIC_RESERVATION",
+            "key": "compute.googleapis.com/reservation-name",
+            "values": [cloud.reservation],
+        }
+    }
+
+
+OS_LOGIN = "enable-oslogin"
+"""Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
+
+RESTARTS = "fleet-restarts"
+"""Metadata item with the URL of the API with which hosts start each other again, see train.agent.peers.revive."""
+
+IMAGE = "fleet-image"
+"""Metadata item that lets an instance remove what belongs to it alone, so that its disk can become an image."""
+
+SEAL: Mapping[str, str] = MappingProxyType(
+    {"ssh-keys": "", "fleet-startup-script": "", "fleet-setup": "", IMAGE: "TRUE"}
+)
+"""Changes of metadata before an image is made; an empty value removes an item."""
+
+STARTUP = "startup-script"
+_SCRIPT = Path(__file__).with_name("startup.sh")
+
+
+def ssh_keys(user: str, public_key: str) -> str:
+    """Return the value of the metadata ``ssh-keys`` that lets the owner of `public_key` log in as `user`."""
+    return f"{user}:{' '.join(public_key.split())}"
+
+
+def scripts(cloud: GceOptions) -> dict[str, str]:
+    """Return the metadata items with the scripts that the startup script runs as root; empty texts: none."""
+    return {"fleet-startup-script": cloud.startup_script, "fleet-setup": cloud.setup}
+
+
+def startup_script() -> str:
+    """Return the startup script of all instances."""
+    return _SCRIPT.read_text(encoding="utf-8")
+
+
+def runs_scripts(startup: str, cloud: GceOptions) -> bool:
+    """Return whether a startup script, possibly of an older version, runs the items of `scripts` and mounts disks."""
+    mounted = [LOCAL_SSD_PATH] if cloud.has_local_ssds else []
+    return all(item in startup for item in [*scripts(GceOptions()), *mounted])
+
+
+def is_os_login(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the metadata of an instance or a project enables OS Login."""
+    items = {str(item.get("key")): str(item.get("value", "")) for item in metadata.get("items", ())}
+    return items.get(OS_LOGIN, "").upper() == "TRUE"
+
+
+def deadlines(cloud: GceOptions, now: float) -> dict[str, str]:
+    """Return the metadata items with the deadlines of an instance that starts now, in seconds since the epoch."""
+    after_s = {END_AT: cloud.end_after_s, STOP_AT: cloud.stop_after_s}
+    return {key: str(round(now) + seconds if seconds else 0) for key, seconds in after_s.items()}
+
+
+def restarts(cloud: GceOptions) -> dict[str, str]:
+    """Return the metadata item with which the hosts start each other again, if the options request that."""
+    return {RESTARTS: cloud.endpoint or "https://compute.googleapis.com"} if cloud.unattended else {}
+
+
+def items_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata items of an instance."""
+    return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
+
+
+def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[str, str]]:
+    """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys.
+
+    With OS Login, the key is imported into a profile instead. `now` is the start of the instance, in seconds since
+    the epoch.
+    """
+    items = {
+        **dict(split_pair(text, "--metadata") for text in cloud.metadata),
+        **({} if cloud.os_login else {"ssh-keys": ssh_keys(cloud.ssh_user, public_key)}),
+        "block-project-ssh-keys": "true",
+        OS_LOGIN: str(cloud.os_login).upper(),
+        "enable-guest-attributes": "TRUE",
+        STARTUP: startup_script(),
+        **deadlines(cloud, now),
+        **restarts(cloud),
+        **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and not cloud.is_temporary else {}),
+        **{key: text for key, text in scripts(cloud).items() if text},
+    }
+    return [{"key": key, "value": value} for key, value in items.items()]
+
+
+IAP_RANGE = "35.235.240.0/20"
+"""Addresses from which Identity-Aware Proxy connects: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
+
+
+def firewalls(
+    fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str], *, project: str = ""
+) -> list[dict[str, Any]]:
+    """Return the bodies of the two rules of a fleet: for SSH, and for the traffic among its instances.
+
+    Args:
+        fleet: Name of the fleet.
+        owner: ID of the state directory.
+        user: Login and computer of the user, in any form.
+        cloud: Options of the fleet.
+        ssh_from: Addresses that may use SSH, in CIDR notation; without external addresses, those of Identity-Aware
+            Proxy are used instead.
+        project: Project of the instances, if the network is in another one.
+    """
+    tag = stem(fleet, owner)
+    common = {
+        "network": network_path(cloud.network),
+        "description": mark(fleet, owner, user, project),
+        "direction": "INGRESS",
+        "targetTags": [tag],
+    }
+    ssh = {
+        "name": f"{tag}-ssh",
+        "allowed": [{"IPProtocol": "tcp", "ports": [str(cloud.ssh_port)]}],
+        "sourceRanges": list(ssh_from) if cloud.external else [IAP_RANGE],
+    }
+    internal = {
+        "name": f"{tag}-internal",
+        "allowed": [{"IPProtocol": protocol} for protocol in ("tcp", "udp", "icmp")],
+        "sourceTags": [tag],
+    }
+    return [{**common, **ssh}, {**common, **internal}]
+
+
+def network_interface(cloud: GceOptions, region: str) -> dict[str, Any]:
+    """Return the network interface of an instance in `region`; empty: the region is unknown."""
+    interface: dict[str, Any] = {"network": network_path(cloud.network)}
+    if series_of(cloud.machine_type).gvnic:
+        interface["nicType"] = "GVNIC"
+    if cloud.subnetwork:
+        interface["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
+    if cloud.external:
+        interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
+    return interface
+
+
+def policy_name(spec: FleetSpec, owner: str) -> str:
+    """Return the name of the placement policy of a fleet, the same in each region; empty: it needs none."""
+    is_compact = GceOptions.of(spec.options).placement == COMPACT and spec.workers > 1
+    return f"{stem(spec.name, owner)}-compact" if is_compact else ""
+
+
+def placement_policy(spec: FleetSpec, owner: str, user: str) -> dict[str, Any]:
+    """Return the body of the placement policy of a fleet."""
+    return {
+        "name": policy_name(spec, owner),
+        "description": mark(spec.name, owner, user),
+        "groupPlacementPolicy": {"collocation": "COLLOCATED"},
+    }
+
+
+def resource_policies(spec: FleetSpec, owner: str) -> dict[str, Any]:
+    """Return the field of instances with their placement policy."""
+    name = policy_name(spec, owner)
+    return {"resourcePolicies": [name]} if name else {}
+
+
+def boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
+    """Return the boot disk, which is deleted with its instance; `marks` are its labels."""
+    return {
+        "boot": True,
+        "autoDelete": True,
+        "initializeParams": {
+            "sourceImage": cloud.image,
+            "diskSizeGb": str(cloud.disk_gb),
+            "diskType": cloud.disk_type,
+            "labels": dict(marks),
+        },
+    }
+
+
+def local_ssds(cloud: GceOptions) -> list[dict[str, Any]]:
+    """Return the Local SSDs that are attached; those that come with the machine type are not listed.
+
+    Source: https://cloud.google.com/compute/docs/disks/add-local-ssd.
+    """
+    disk = {"type": "SCRATCH", "interface": "NVME", "autoDelete": True}
+    return [{**disk, "initializeParams": {"diskType": LOCAL_SSD}} for _ in range(cloud.local_ssds)]
+
+
+def bulk_insert(
+    spec: FleetSpec,
+    names: Mapping[str, str],
+    *,
+    owner: str,
+    user: str,
+    zones: Sequence[str] | None,
+    others: Sequence[str] = (),
+    region: str = "",
+    now: float,
+) -> dict[str, Any]:
+    """Return the body of the one request that creates all of `names`, or none.
+
+    Args:
+        spec: The fleet; its options are resolved.
+        names: Names on Compute Engine by the names within the fleet.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+        zones: For bulkInsert in a region: zones from which Compute Engine chooses one; None: bulkInsert in a zone.
+        others: For bulkInsert in a region: the other zones of the region, which Compute Engine must not choose.
+        region: Region of the instances; required for bulkInsert in a zone if the spec names a subnetwork.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
+
+    Raises:
+        ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
+    """
+    region = region or (region_of(zones[0]) if zones else "")
+    body: dict[str, Any] = {
+        "count": str(len(names)),
+        "minCount": str(len(names)),
+        "instanceProperties": properties(spec, owner, user, region, now),
+        "perInstanceProperties": {name: {} for name in names.values()},  # each `name` in it is output only
+    }
+    if zones is not None:
+        body["locationPolicy"] = {
+            "targetShape": "ANY_SINGLE_ZONE",
+            "locations": {
+                **{f"zones/{zone}": {"preference": "ALLOW"} for zone in zones},
+                **{f"zones/{zone}": {"preference": "DENY"} for zone in others},
+            },
+        }
+    return body
+
+
+def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) -> dict[str, Any]:
+    """Return the properties that all instances of a fleet have, as InstanceProperties.
+
+    Args:
+        spec: The fleet; its options are resolved.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+        region: Region of the instances; empty: unknown.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
+
+    Raises:
+        ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
+    """
+    cloud = GceOptions.of(spec.options)
+    marks = {**dict(split_pair(text, "--label") for text in cloud.labels), **labels(spec.name, owner, user)}
+    return {
+        "machineType": cloud.machine_type,
+        "description": mark(spec.name, owner, user),
+        "labels": marks,
+        "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
+        "disks": [boot_disk(cloud, marks), *local_ssds(cloud)],
+        "networkInterfaces": [network_interface(cloud, region)],
+        "metadata": {"items": metadata_items(cloud, spec.public_key, now)},
+        "scheduling": scheduling(cloud, now),
+        **reservation_affinity(cloud),
+        **resource_policies(spec, owner),
+        **_accelerators(cloud),
+        **_service_accounts(cloud),
+    }
+
+
+def _accelerators(cloud: GceOptions) -> dict[str, Any]:
+    """Return the attached GPUs; built-in GPUs come with the machine type and are not listed."""
+    gpu = gpu_of(cloud)
+    if not cloud.gpus or gpu is None or gpu.built_in:
+        return {}
+    return {"guestAccelerators": [{"acceleratorType": cloud.gpu, "acceleratorCount": cloud.gpus}]}
+
+
+def _service_accounts(cloud: GceOptions) -> dict[str, Any]:
+    if not cloud.scopes:
+        return {}
+    return {"serviceAccounts": [{"email": cloud.service_account or "default", "scopes": list(cloud.scopes)}]}
+
+
+def single_inserts(
+    spec: FleetSpec, names: Iterable[str], *, owner: str, user: str, project: str, zone: str, now: float
+) -> list[dict[str, Any]]:
+    """Return the body of the request for each instance in a zone.
+
+    In a bulk request, types of machines, disks, and GPUs are names; here they are paths.
+
+    Args:
+        spec: The fleet; its options are resolved.
+        names: Names on Compute Engine.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+        project: Project of the instances.
+        zone: Zone of the instances.
+        now: Time of their start, in seconds since the epoch, from which their deadlines count.
+    """
+    cloud = GceOptions.of(spec.options)
+    body = properties(spec, owner, user, region_of(zone), now)
+    body["machineType"] = f"zones/{zone}/machineTypes/{body['machineType']}"
+    for disk in body["disks"]:
+        params = disk["initializeParams"]
+        params["diskType"] = f"zones/{zone}/diskTypes/{params['diskType']}"
+    for gpu in body.get("guestAccelerators", ()):
+        gpu["acceleratorType"] = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu['acceleratorType']}"
+    if "resourcePolicies" in body:
+        policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
+        body["resourcePolicies"] = [f"{policies}/{name}" for name in body["resourcePolicies"]]
+    if cloud.wait_s:
+        body["params"] = {"requestValidForDuration": {"seconds": str(cloud.wait_s)}}
+    return [{**body, "name": name} for name in names]

@@ -1,0 +1,323 @@
+"""Checks of the account: credentials, project, billing, permissions, policies, and service account."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from provision.gce.access import buckets, os_login, service_account
+from provision.gce.account import Account
+from provision.gce.api.client import ApiError, Json
+from provision.gce.api.iam import billing_info, effective_policies, permitted, permitted_on_account
+from provision.gce.api.price_list import read_page
+from provision.gce.catalog.machines import COMPACT
+from provision.gce.catalog.names import network_of
+from provision.gce.checks.check import Check
+from provision.gce.diagnosis import Failure, grant_role
+from provision.gce.options import GceOptions
+from provision.gce.zones import split_path
+from provision.model import Finding
+from provision.provider import ErrorKind, ProviderError
+
+
+def _credentials(account: Account, _cloud: GceOptions) -> str:
+    account.api.authenticate()
+    name = account.api.account.partition(":")[2]
+    return f"accepted by Google Cloud, of {name}" if name else "accepted by Google Cloud"
+
+
+CREDENTIALS = Check("credentials", _credentials, requires=())
+
+
+def _project(account: Account, _cloud: GceOptions) -> str:
+    return f"calls go to project {account.api.project}"
+
+
+def _api(account: Account, _cloud: GceOptions) -> str:
+    account.api.get_project()
+    return "the Compute Engine API is enabled"
+
+
+PROJECT = Check("project", _project, requires=())
+API = Check("API", _api, requires=("credentials", "project"))
+
+
+def _billing(account: Account, _cloud: GceOptions) -> str:
+    billing = billing_info(account.api)
+    if not billing.get("billingEnabled"):
+        closed = billing.get("billingAccountName")
+        message = f"{closed} is closed" if closed else "no billing account is linked"
+        raise account.diagnosis([Failure(code="BILLING_DISABLED", message=message)], "check the billing")
+    return f"{billing['billingAccountName']} pays"
+
+
+BILLING = Check("billing", _billing, requires=("credentials", "project"), is_optional=True)
+
+
+def _prices(account: Account, cloud: GceOptions) -> str:
+    read_page(account.api, size=1)
+    account.update_prices(cloud)  # `fleet up` tries the zones in their order
+    return "the Cloud Billing catalog can be read"
+
+
+PRICES = Check("prices", _prices, requires=("credentials", "project"), is_optional=True)
+
+
+_ALWAYS = (
+    "compute.acceleratorTypes.list",
+    "compute.addresses.list",
+    "compute.disks.create",
+    "compute.disks.delete",
+    "compute.disks.list",
+    "compute.firewalls.list",
+    "compute.globalOperations.list",
+    "compute.images.list",
+    "compute.instances.create",
+    "compute.instances.delete",
+    "compute.instances.getGuestAttributes",
+    "compute.instances.getSerialPortOutput",
+    "compute.instances.list",
+    "compute.instances.setLabels",
+    "compute.instances.setMetadata",
+    "compute.instances.setScheduling",
+    "compute.instances.setTags",
+    "compute.instances.start",
+    "compute.instances.stop",
+    "compute.machineTypes.list",
+    "compute.projects.get",
+    "compute.regionOperations.get",
+    "compute.regions.list",
+    "compute.zoneOperations.get",
+)
+_NETWORK = ("compute.networks.get", "compute.subnetworks.use")
+_FIREWALL = (
+    "compute.firewalls.create",
+    "compute.firewalls.delete",
+    "compute.firewalls.update",
+    "compute.globalOperations.get",
+    "compute.networks.updatePolicy",
+)
+_ROLE = "roles/compute.admin"
+_IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?")
+
+
+def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
+    """Return the permissions in `project` that the calls for fleets like `cloud` need, sorted.
+
+    Permissions in other projects (of a Shared VPC, of a public image) are left out: this project cannot confirm them.
+
+    Source: https://cloud.google.com/compute/docs/reference/rest/v1, IAM permissions of each method.
+    """
+    network, image = network_of(cloud.network).project, _IMAGE.search(cloud.image)
+    names = {*_ALWAYS}
+    if network in ("", project):
+        names |= {*_NETWORK, *(_FIREWALL if cloud.firewall else ())}
+        names |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
+    if image is not None and image[1] == project:
+        names |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
+    if cloud.placement == COMPACT:
+        names |= {f"compute.resourcePolicies.{verb}" for verb in ("create", "delete", "list", "use")}
+    if cloud.scopes:
+        # iam.serviceAccounts.actAs is also needed, but it is often granted on the account and not in the project.
+        names.add("compute.instances.setServiceAccount")
+    if cloud.reservation and split_path(cloud.reservation)[0] in ("", project):
+        names.add("compute.reservations.list")
+    return tuple(sorted(names))
+
+
+def _permissions(account: Account, cloud: GceOptions) -> str:
+    needed = permissions(cloud, account.api.project)
+    missing = sorted(set(needed) - permitted(account.api, needed))
+    if missing:
+        grant = grant_role("projects", [account.api.project], _ROLE, account.api.member())
+        raise ProviderError(ErrorKind.CREDENTIALS, f"missing: {', '.join(missing)}", next_steps=[grant])
+    return f"all {len(needed)} required permissions"
+
+
+PERMISSIONS = Check("permissions", _permissions, is_optional=True)
+
+
+_SUBJECT = "service account"
+_ACT_AS = "iam.serviceAccounts.actAs"
+
+
+def _service_account(account: Account, cloud: GceOptions) -> str | Finding:
+    if not cloud.scopes:
+        return "none: instances have one only with --scopes"
+    email = cloud.service_account or str(account.api.get_project().get("defaultServiceAccount", ""))
+    service_account.check(account, cloud, email)
+    if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
+        denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")
+        raise account.diagnosis([denied], "create instances")
+    if cloud.unattended:
+        return _restarting(account, cloud)
+    return f"{email} can be used"
+
+
+def _restarting(account: Account, cloud: GceOptions) -> str | Finding:
+    result = service_account.examine(account, cloud)
+    if not result.doubt:
+        return result.note
+    return Finding(_SUBJECT, None, result.note, "give it a role of its own", service_account.grants(account, cloud))
+
+
+SERVICE_ACCOUNT = Check(_SUBJECT, _service_account, is_optional=True)
+
+
+_BUCKET_SUBJECT = "bucket"
+
+
+def _bucket(account: Account, cloud: GceOptions) -> str | Finding:
+    if not cloud.bucket:
+        return "none: jobs have one only with --bucket"
+    access = buckets.examine(account, cloud)
+    if not access.doubt:
+        return f"{access.email} can read and write {cloud.bucket}"
+    message = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
+    return Finding(_BUCKET_SUBJECT, None, message, "give it the roles", access.grants(cloud))
+
+
+BUCKET = Check(_BUCKET_SUBJECT, _bucket, is_optional=True)
+
+
+_CONSTRAINTS = ("compute.requireOsLogin", "compute.managed.requireOsLogin")
+
+
+def _os_login(account: Account, cloud: GceOptions) -> str:
+    if not os_login.is_required(cloud, account.api.get_project()) and not _is_enforced(account):
+        return "not required"
+    return f"the key of a fleet will be imported into the profile of {os_login.check(account)}"
+
+
+def _is_enforced(account: Account) -> bool:
+    """Return whether a policy requires OS Login; False if the policies cannot be read."""
+    try:
+        policies = effective_policies(account.api, _CONSTRAINTS)
+    except ApiError:
+        return False
+    return any(rule.get("enforce") for rules in policies.values() for rule in rules)
+
+
+OS_LOGIN = Check("OS Login", _os_login)
+
+
+Rules = Sequence[Json]
+_PROJECT = re.compile(r"projects/([^/]+)/")
+_GROUP = re.compile(r"in:([a-z0-9-]+)-locations")
+
+
+def is_enforced(rules: Rules, _cloud: GceOptions) -> bool:
+    """Return whether a boolean constraint is enforced."""
+    return any(rule.get("enforce") for rule in rules)
+
+
+def forbids_addresses(rules: Rules, cloud: GceOptions) -> bool:
+    """Return whether instances would have external addresses that a policy forbids; it lists those that may."""
+    return cloud.external and any(rule.get("denyAll") or rule.get("enforce") or rule.get("values") for rule in rules)
+
+
+def forbids_image(rules: Rules, cloud: GceOptions) -> bool:
+    """Return whether a policy forbids images of the project of the boot image."""
+    project = _PROJECT.search(cloud.image)
+    return project is not None and not _allows(rules, lambda value: value == f"projects/{project[1]}")
+
+
+def forbids_locations(rules: Rules, cloud: GceOptions) -> bool:
+    """Return whether a policy forbids all of the requested zones and regions."""
+    return bool(cloud.zones) and not any(_allows(rules, partial(_covers, place=place)) for place in cloud.zones)
+
+
+def _covers(value: str, place: str) -> bool:
+    """Return whether a zone or region is, or contains, or belongs to the location or group ``in:eu-locations``."""
+    group = _GROUP.fullmatch(value)
+    name = group[1] if group else value
+    name = "europe" if name == "eu" else name
+    return place == name or place.startswith(f"{name}-") or name.startswith(f"{place}-")
+
+
+def _is_opaque(value: str) -> bool:
+    """Return whether it is unknown what a value contains: ``under:organizations/1``, ``in:low-carbon-locations``."""
+    group = _GROUP.fullmatch(value)
+    return value.startswith("under:") or (group is not None and "-" in group[1] and not re.search(r"\d", group[1]))
+
+
+def _allows(rules: Rules, matches: Callable[[str], bool]) -> bool:
+    """Return whether a list constraint allows a value, as far as that is known."""
+    for rule in rules:
+        values: Mapping[str, Sequence[str]] = rule.get("values", {})
+        allowed = values.get("allowedValues", ())
+        if rule.get("denyAll") or any(map(matches, values.get("deniedValues", ()))):
+            return False
+        if allowed and not any(matches(value) or _is_opaque(value) for value in allowed):
+            return False
+    return True
+
+
+class _Policy(NamedTuple):
+    """A constraint; the managed one of the same name forbids the same.
+
+    Attributes:
+        constraint: ``compute.requireOsLogin``.
+        subject: Subject of the check.
+        forbids: Function of rules and options that returns whether the policy forbids the instances.
+        allowed: Message if it does not.
+        detail: Addition to the message of the violation.
+        tolerated: Message if the legacy constraint alone does not stop `fleet up`; empty: it does.
+    """
+
+    constraint: str
+    subject: str
+    forbids: Callable[[Rules, GceOptions], bool]
+    allowed: str
+    detail: str = ""
+    tolerated: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the legacy and the managed constraint."""
+        managed = self.constraint.replace("compute.", "compute.managed.")
+        return tuple(dict.fromkeys((self.constraint, managed)))
+
+
+_ALL = (
+    _Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses, "allowed by the policies"),
+    _Policy(
+        "compute.disableGuestAttributesAccess",
+        "guest attributes",
+        is_enforced,
+        "allowed by the policies",
+        tolerated="hidden by a policy: host keys are read from the serial consoles, where images of Debian do not "
+        "print them, and instances that could not be prepared are not kept",
+    ),
+    _Policy("compute.requireShieldedVm", "Secure Boot", is_enforced, "not required by a policy", ": Secure Boot"),
+    _Policy("compute.trustedImageProjects", "image project", forbids_image, "allowed by the policies"),
+    _Policy("gcp.resourceLocations", "locations", forbids_locations, "allowed by the policies"),
+)
+
+
+def policy_checks() -> list[Check]:
+    """Return the check that reads the policies, and one for each constraint, which share what was read."""
+    rules: dict[str, Rules] = {}
+
+    def read(account: Account, _cloud: GceOptions) -> str:
+        names = [name for policy in _ALL for name in policy.names]
+        for name, effective in effective_policies(account.api, names).items():
+            rules[name] = [rule for rule in effective if "condition" not in rule]  # applies to some resources only
+        return f"read {len(names)} effective policies of the project"
+
+    def check(account: Account, cloud: GceOptions, *, policy: _Policy) -> str:
+        enforced = [name for name in policy.names if policy.forbids(rules[name], cloud)]
+        if not enforced:
+            return policy.allowed
+        if policy.tolerated and enforced == [policy.constraint]:
+            return policy.tolerated
+        message = f"constraints/{enforced[-1]}{policy.detail} is enforced for project {account.api.project}"
+        diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
+        instead = [("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))]
+        raise replace(diagnosis, next_steps=diagnosis.next_steps or instead)
+
+    constraints = [Check(policy.subject, partial(check, policy=policy), requires=("policies",)) for policy in _ALL]
+    return [Check("policies", read, is_optional=True), *constraints]

@@ -1,1 +1,0 @@
-"""Diagnosis of the errors of Compute Engine: message, scope, and what the user can do."""

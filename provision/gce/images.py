@@ -1,0 +1,144 @@
+"""Images of prepared hosts, named by their content: which one a fleet boots from.
+
+`fleet bake` creates them. The name is a hash of everything that determines what is on the image; labels identify the
+images that fleet created. An image that is missing or unsuitable costs time, not correctness: hosts are checked and
+completed in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from provision.gce.api.client import Api, ApiError, Json
+from provision.gce.api.resources import last
+from provision.gce.catalog.names import IMAGE_CONTENT, IMAGE_FORMAT
+from provision.gce.catalog.prices import Prices
+from provision.gce.diagnosis import Failure
+from provision.gce.options import GceOptions, root_scripts
+from provision.model import FleetSpec, Image
+from provision.quantities import HOURS_PER_MONTH
+
+FORMAT = "1"
+"""Format of what is on an image; it changes with the format of virtual environments, which are on it."""
+QUERY = f"labels.{IMAGE_FORMAT}:*"
+"""Filter for the images that fleet created."""
+READY, PENDING = "READY", "PENDING"
+_FORBIDDEN = 403
+_TRUSTED = "compute.trustedImageProjects"
+
+
+class Choice(NamedTuple):
+    """The image that instances boot from, instead of that of their options.
+
+    Attributes:
+        path: ``projects/P/global/images/NAME``; empty: that of the options.
+        note: Sentence for the user; empty: none.
+    """
+
+    path: str = ""
+    note: str = ""
+
+
+def is_prepared(spec: FleetSpec) -> bool:
+    """Return whether hosts of `spec` are prepared in a way that an image can save."""
+    return bool(spec.packages or root_scripts(GceOptions.of(spec.options)))
+
+
+def content(spec: FleetSpec, cloud: GceOptions, login: str) -> str:
+    """Return a hash of everything that determines what is on an image, except for the release of its base image.
+
+    Args:
+        spec: The fleet, with its packages.
+        cloud: Its options, resolved.
+        login: Who logs in on the hosts; the environment is in the home directory of this user.
+    """
+    scripts = [word for pair in root_scripts(cloud).items() for word in pair]
+    parts = [FORMAT, cloud.image, login, spec.index_url, "packages", *sorted(spec.packages), "scripts", *scripts]
+    return _hash(*parts)
+
+
+def image_name(of: str, base: Json) -> str:
+    """Return the name of the image with the content `of` on the base image `base`, as the API shows the latter."""
+    return f"fleet-{_hash(of, str(base.get('id', '')))}"
+
+
+def listed(api: Api) -> list[Json]:
+    """Return the images in the project that fleet created, of all users; none if the caller may not list images.
+
+    Raises:
+        ApiError: Compute Engine does not answer.
+    """
+    try:
+        return api.images(QUERY)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return []
+
+
+def find(api: Api, spec: FleetSpec, cloud: GceOptions, login: str) -> Choice:
+    """Return the image that new instances of `spec` boot from.
+
+    Raises:
+        ApiError: Compute Engine does not answer.
+    """
+    if not is_prepared(spec) or not (baked := listed(api)):
+        return Choice()
+    return choose(baked, api.image(cloud.image), content(spec, cloud, login), cloud)
+
+
+def choose(baked: Sequence[Json], base: Json, of: str, cloud: GceOptions) -> Choice:
+    """Return the image that new instances boot from.
+
+    Args:
+        baked: The images that fleet created, as the API shows them.
+        base: The image of the options.
+        of: Hash of the requested content.
+        cloud: Options of the instances, resolved.
+    """
+    alike = [image for image in baked if image.get("labels", {}).get(IMAGE_CONTENT) == of]
+    current = next((image for image in alike if image["name"] == image_name(of, base)), None)
+    if current is None:
+        older = (
+            f"image {alike[0]['name']} is not used: {base.get('name')} is newer than its base image" if alike else ""
+        )
+        return Choice(note=f"{older}; fleet bake with the same options makes a new one" if older else "")
+    name, size_gb = str(current["name"]), int(current.get("diskSizeGb", 0))
+    if current.get("status") != READY:
+        return Choice(note=f"image {name} is not used: its status is {current.get('status')}")
+    if size_gb > cloud.disk_gb:
+        return Choice(note=f"image {name} is not used: it needs --disk-size {size_gb}")
+    path = f"projects/{_project(current)}/global/images/{name}"
+    return Choice(path, f"boots from image {name}, on which everything is installed")
+
+
+def is_rejected(image: str, failures: Sequence[Failure]) -> bool:
+    """Return whether instances were not created because of the image at this path; empty: they use none of these."""
+    words = (last(image), _TRUSTED)
+    return bool(image) and any(word in failure.message for word in words for failure in failures)
+
+
+def to_image(resource: Json, prices: Prices) -> Image:
+    """Return an image of the API with its price."""
+    return Image(str(resource["name"]), size_of(resource), price_usd_h(resource, prices) * HOURS_PER_MONTH)
+
+
+def price_usd_h(resource: Json, prices: Prices) -> float:
+    """Return the estimated price of an image where it is stored, in US dollars an hour."""
+    location = next(iter(resource.get("storageLocations") or ()), "")
+    return prices.image_usd_h(size_of(resource), str(location))
+
+
+def size_of(resource: Json) -> float:
+    """Return the size in GB for which an image is billed: that of its compressed content."""
+    return int(resource.get("archiveSizeBytes", 0)) / 2**30
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _project(resource: Json) -> str:
+    return str(resource.get("selfLink", "")).partition("/projects/")[2].partition("/")[0]

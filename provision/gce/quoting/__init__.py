@@ -1,1 +1,0 @@
-"""Quote a fleet before anything is rented: zones in order, prices, and quotas."""

@@ -1,1 +1,0 @@
-"""Compute Engine's REST API: client, requests, and resources."""

@@ -1,1 +1,0 @@
-"""Bodies of requests, as JSON of the REST API."""
