@@ -15,7 +15,6 @@ from provision.gce.api.iam import billing_info, effective_policies, permitted, p
 from provision.gce.api.price_list import read_page
 from provision.gce.catalog.machines import COMPACT
 from provision.gce.catalog.names import network_of
-from provision.gce.checks.check import Check
 from provision.gce.diagnosis import Failure, grant_role
 from provision.gce.options import GceOptions
 from provision.gce.zones import split_path
@@ -23,29 +22,26 @@ from provision.model import Finding
 from provision.provider import ErrorKind, ProviderError
 
 
-def _credentials(account: Account, _cloud: GceOptions) -> str:
+def check_credentials(account: Account, _cloud: GceOptions) -> str:
+    """Return whose credentials are accepted."""
     account.api.authenticate()
     name = account.api.account.partition(":")[2]
     return f"accepted by Google Cloud, of {name}" if name else "accepted by Google Cloud"
 
 
-CREDENTIALS = Check("credentials", _credentials, requires=())
-
-
-def _project(account: Account, _cloud: GceOptions) -> str:
+def check_project(account: Account, _cloud: GceOptions) -> str:
+    """Return the project of all calls."""
     return f"calls go to project {account.api.project}"
 
 
-def _api(account: Account, _cloud: GceOptions) -> str:
+def check_api(account: Account, _cloud: GceOptions) -> str:
+    """Return that the API is enabled."""
     account.api.get_project()
     return "the Compute Engine API is enabled"
 
 
-PROJECT = Check("project", _project, requires=())
-API = Check("API", _api, requires=("credentials", "project"))
-
-
-def _billing(account: Account, _cloud: GceOptions) -> str:
+def check_billing(account: Account, _cloud: GceOptions) -> str:
+    """Return the open billing account that pays."""
     billing = billing_info(account.api)
     if not billing.get("billingEnabled"):
         closed = billing.get("billingAccountName")
@@ -54,52 +50,23 @@ def _billing(account: Account, _cloud: GceOptions) -> str:
     return f"{billing['billingAccountName']} pays"
 
 
-BILLING = Check("billing", _billing, requires=("credentials", "project"), is_optional=True)
-
-
-def _prices(account: Account, cloud: GceOptions) -> str:
+def check_prices(account: Account, cloud: GceOptions) -> str:
+    """Return that prices can be read."""
     read_page(account.api, size=1)
     account.update_prices(cloud)  # `fleet up` tries the zones in their order
     return "the Cloud Billing catalog can be read"
 
 
-PRICES = Check("prices", _prices, requires=("credentials", "project"), is_optional=True)
-
-
-_ALWAYS = (
-    "compute.acceleratorTypes.list",
-    "compute.addresses.list",
-    "compute.disks.create",
-    "compute.disks.delete",
-    "compute.disks.list",
-    "compute.firewalls.list",
-    "compute.globalOperations.list",
-    "compute.images.list",
-    "compute.instances.create",
-    "compute.instances.delete",
-    "compute.instances.getGuestAttributes",
-    "compute.instances.getSerialPortOutput",
-    "compute.instances.list",
-    "compute.instances.setLabels",
-    "compute.instances.setMetadata",
-    "compute.instances.setScheduling",
-    "compute.instances.setTags",
-    "compute.instances.start",
-    "compute.instances.stop",
-    "compute.machineTypes.list",
-    "compute.projects.get",
-    "compute.regionOperations.get",
-    "compute.regions.list",
-    "compute.zoneOperations.get",
-)
-_NETWORK = ("compute.networks.get", "compute.subnetworks.use")
-_FIREWALL = (
-    "compute.firewalls.create",
-    "compute.firewalls.delete",
-    "compute.firewalls.update",
-    "compute.globalOperations.get",
-    "compute.networks.updatePolicy",
-)
+_ALWAYS = {
+    "disks": "create delete list",
+    "globalOperations": "list",
+    "instances": "create delete list start stop getGuestAttributes getSerialPortOutput "
+    "setLabels setMetadata setScheduling setTags",
+    "projects regionOperations zoneOperations": "get",
+    "acceleratorTypes addresses firewalls images machineTypes regions": "list",
+}
+_NETWORK = {"networks": "get", "subnetworks": "use"}
+_FIREWALL = {"firewalls": "create delete update", "globalOperations": "get", "networks": "updatePolicy"}
 _ROLE = "roles/compute.admin"
 _IMAGE = re.compile(r"projects/([^/]+)/global/images/(family/)?")
 
@@ -112,14 +79,14 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     Source: https://cloud.google.com/compute/docs/reference/rest/v1, IAM permissions of each method.
     """
     network, image = network_of(cloud.network).project, _IMAGE.search(cloud.image)
-    names = {*_ALWAYS}
+    names = _named(_ALWAYS)
     if network in ("", project):
-        names |= {*_NETWORK, *(_FIREWALL if cloud.firewall else ())}
+        names |= _named(_NETWORK) | (_named(_FIREWALL) if cloud.firewall else set())
         names |= {"compute.subnetworks.useExternalIp"} if cloud.external else set()
     if image is not None and image[1] == project:
         names |= {"compute.images.useReadOnly", f"compute.images.{'getFromFamily' if image[2] else 'get'}"}
     if cloud.placement == COMPACT:
-        names |= {f"compute.resourcePolicies.{verb}" for verb in ("create", "delete", "list", "use")}
+        names |= _named({"resourcePolicies": "create delete list use"})
     if cloud.scopes:
         # iam.serviceAccounts.actAs is also needed, but it is often granted on the account and not in the project.
         names.add("compute.instances.setServiceAccount")
@@ -128,7 +95,14 @@ def permissions(cloud: GceOptions, project: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _permissions(account: Account, cloud: GceOptions) -> str:
+def _named(verbs: Mapping[str, str]) -> set[str]:
+    """Return permissions from verbs by collections; both are separated by spaces."""
+    pairs = [(nouns.split(), words.split()) for nouns, words in verbs.items()]
+    return {f"compute.{noun}.{verb}" for nouns, words in pairs for noun in nouns for verb in words}
+
+
+def check_permissions(account: Account, cloud: GceOptions) -> str:
+    """Return how many permissions are required, all of which the caller has."""
     needed = permissions(cloud, account.api.project)
     missing = sorted(set(needed) - permitted(account.api, needed))
     if missing:
@@ -137,14 +111,11 @@ def _permissions(account: Account, cloud: GceOptions) -> str:
     return f"all {len(needed)} required permissions"
 
 
-PERMISSIONS = Check("permissions", _permissions, is_optional=True)
-
-
-_SUBJECT = "service account"
 _ACT_AS = "iam.serviceAccounts.actAs"
 
 
-def _service_account(account: Account, cloud: GceOptions) -> str | Finding:
+def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
+    """Return that the service account of the instances exists, and that the caller may give it to them."""
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
     email = cloud.service_account or str(account.api.get_project().get("defaultServiceAccount", ""))
@@ -161,32 +132,27 @@ def _restarting(account: Account, cloud: GceOptions) -> str | Finding:
     result = service_account.examine(account, cloud)
     if not result.doubt:
         return result.note
-    return Finding(_SUBJECT, None, result.note, "give it a role of its own", service_account.grants(account, cloud))
+    return Finding(
+        "service account", None, result.note, "give it a role of its own", service_account.grants(account, cloud)
+    )
 
 
-SERVICE_ACCOUNT = Check(_SUBJECT, _service_account, is_optional=True)
-
-
-_BUCKET_SUBJECT = "bucket"
-
-
-def _bucket(account: Account, cloud: GceOptions) -> str | Finding:
+def check_bucket(account: Account, cloud: GceOptions) -> str | Finding:
+    """Return that the bucket exists, and that the service account of the instances can use it."""
     if not cloud.bucket:
         return "none: jobs have one only with --bucket"
     access = buckets.examine(account, cloud)
     if not access.doubt:
         return f"{access.email} can read and write {cloud.bucket}"
     message = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
-    return Finding(_BUCKET_SUBJECT, None, message, "give it the roles", access.grants(cloud))
-
-
-BUCKET = Check(_BUCKET_SUBJECT, _bucket, is_optional=True)
+    return Finding("bucket", None, message, "give it the roles", access.grants(cloud))
 
 
 _CONSTRAINTS = ("compute.requireOsLogin", "compute.managed.requireOsLogin")
 
 
-def _os_login(account: Account, cloud: GceOptions) -> str:
+def check_os_login(account: Account, cloud: GceOptions) -> str:
+    """Return the account that can log in if OS Login is required."""
     if not os_login.is_required(cloud, account.api.get_project()) and not _is_enforced(account):
         return "not required"
     return f"the key of a fleet will be imported into the profile of {os_login.check(account)}"
@@ -199,9 +165,6 @@ def _is_enforced(account: Account) -> bool:
     except ApiError:
         return False
     return any(rule.get("enforce") for rules in policies.values() for rule in rules)
-
-
-OS_LOGIN = Check("OS Login", _os_login)
 
 
 Rules = Sequence[Json]
@@ -256,7 +219,7 @@ def _allows(rules: Rules, matches: Callable[[str], bool]) -> bool:
     return True
 
 
-class _Policy(NamedTuple):
+class Policy(NamedTuple):
     """A constraint; the managed one of the same name forbids the same.
 
     Attributes:
@@ -271,7 +234,7 @@ class _Policy(NamedTuple):
     constraint: str
     subject: str
     forbids: Callable[[Rules, GceOptions], bool]
-    allowed: str
+    allowed: str = "allowed by the policies"
     detail: str = ""
     tolerated: str = ""
 
@@ -282,34 +245,39 @@ class _Policy(NamedTuple):
         return tuple(dict.fromkeys((self.constraint, managed)))
 
 
-_ALL = (
-    _Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses, "allowed by the policies"),
-    _Policy(
-        "compute.disableGuestAttributesAccess",
-        "guest attributes",
-        is_enforced,
-        "allowed by the policies",
+# fmt: off
+POLICIES = (
+    Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses),
+    Policy("compute.disableGuestAttributesAccess", "guest attributes", is_enforced,
         tolerated="hidden by a policy: host keys are read from the serial consoles, where images of Debian do not "
-        "print them, and instances that could not be prepared are not kept",
-    ),
-    _Policy("compute.requireShieldedVm", "Secure Boot", is_enforced, "not required by a policy", ": Secure Boot"),
-    _Policy("compute.trustedImageProjects", "image project", forbids_image, "allowed by the policies"),
-    _Policy("gcp.resourceLocations", "locations", forbids_locations, "allowed by the policies"),
+        "print them, and instances that could not be prepared are not kept"),
+    Policy("compute.requireShieldedVm", "Secure Boot", is_enforced, "not required by a policy", ": Secure Boot"),
+    Policy("compute.trustedImageProjects", "image project", forbids_image),
+    Policy("gcp.resourceLocations", "locations", forbids_locations),
 )
+# fmt: on
 
 
-def policy_checks() -> list[Check]:
-    """Return the check that reads the policies, and one for each constraint, which share what was read."""
-    rules: dict[str, Rules] = {}
+class EffectivePolicies:
+    """The effective policies of a project, which are read by the first check."""
 
-    def read(account: Account, _cloud: GceOptions) -> str:
-        names = [name for policy in _ALL for name in policy.names]
+    def __init__(self) -> None:
+        self._rules: dict[str, Rules] = {}
+
+    def read(self, account: Account, _cloud: GceOptions) -> str:
+        """Read the policies; return how many."""
+        names = [name for policy in POLICIES for name in policy.names]
         for name, effective in effective_policies(account.api, names).items():
-            rules[name] = [rule for rule in effective if "condition" not in rule]  # applies to some resources only
+            self._rules[name] = [rule for rule in effective if "condition" not in rule]  # applies to some resources
         return f"read {len(names)} effective policies of the project"
 
-    def check(account: Account, cloud: GceOptions, *, policy: _Policy) -> str:
-        enforced = [name for name in policy.names if policy.forbids(rules[name], cloud)]
+    def check(self, account: Account, cloud: GceOptions, *, policy: Policy) -> str:
+        """Return that a policy does not forbid the instances.
+
+        Raises:
+            ProviderError: it does.
+        """
+        enforced = [name for name in policy.names if policy.forbids(self._rules[name], cloud)]
         if not enforced:
             return policy.allowed
         if policy.tolerated and enforced == [policy.constraint]:
@@ -318,6 +286,3 @@ def policy_checks() -> list[Check]:
         diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
         instead = [("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))]
         raise replace(diagnosis, next_steps=diagnosis.next_steps or instead)
-
-    constraints = [Check(policy.subject, partial(check, policy=policy), requires=("policies",)) for policy in _ALL]
-    return [Check("policies", read, is_optional=True), *constraints]

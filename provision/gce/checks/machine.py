@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
-from provision.gce.checks.check import Check
 from provision.gce.diagnosis import Diagnosis, Scope, free_trial
 from provision.gce.options import GceOptions
 from provision.gce.quota import AS_STANDARD, Quotas
@@ -31,20 +29,18 @@ def offering_regions(account: Account, cloud: GceOptions) -> list[Region]:
     return regions
 
 
-def _machine(account: Account, cloud: GceOptions) -> str:
+def check_machine(account: Account, cloud: GceOptions) -> str:
+    """Return the number of zones that offer the machine."""
     regions = offering_regions(account, replace(cloud, anywhere=True))
     return f"{describe(cloud)} is offered in {counted(sum(len(region.zones) for region in regions), 'zone')}"
 
 
-def _image(account: Account, cloud: GceOptions) -> str:
+def check_image(account: Account, cloud: GceOptions) -> str:
+    """Return that the boot image can be used."""
     return f"{account.api.image(cloud.image)['name']} can be used"
 
 
-MACHINE = Check("machine type", _machine)
-IMAGE = Check("image", _image)
-
-
-def _trial(account: Account, cloud: GceOptions) -> str:
+def check_trial(account: Account, cloud: GceOptions) -> str:
     """Return whether the billing account is in its free trial, as a message; only its quotas show it.
 
     Raises:
@@ -58,7 +54,7 @@ def _trial(account: Account, cloud: GceOptions) -> str:
     return "the quotas are those of a free trial, which has no GPUs"
 
 
-def _global(account: Account, cloud: GceOptions, *, count: int) -> str:
+def check_global_quota(account: Account, cloud: GceOptions, *, count: int) -> str:
     """Return the quotas that count all regions together, as a message.
 
     Raises:
@@ -74,7 +70,7 @@ def _global(account: Account, cloud: GceOptions, *, count: int) -> str:
     return ", ".join(f"{name} is {limits[name]:g}" for name in names) or "none is listed"
 
 
-def _regional(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
+def check_regional_quota(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
     """Return the number of regions whose quotas have room for the instances, as a message, or a doubt about it.
 
     Raises:
@@ -95,7 +91,7 @@ def _regional(account: Account, cloud: GceOptions, *, count: int) -> str | Findi
     return replace(doubt, ok=None, message=message, hint=f"{doubt.hint}; or use {AS_STANDARD}")
 
 
-def _reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
+def check_reservation(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
     """Return where the reservation has room for the instances, as a message, or that it cannot be read.
 
     Raises:
@@ -123,15 +119,3 @@ def _instances(cloud: GceOptions, count: int) -> str:
 def _quotas(account: Account) -> tuple[Quotas, list[str]]:
     project, regions = account.api.together(account.api.get_project, account.api.regions)
     return Quotas(account.api.project, project, regions), [str(region["name"]) for region in regions]
-
-
-def room_checks(count: int) -> list[Check]:
-    """Return the checks that there is room for a number of instances."""
-    return [
-        Check("global quota", partial(_global, count=count)),
-        Check("regional quota", partial(_regional, count=count), ("API", MACHINE.subject)),
-        Check("reservation", partial(_reservation, count=count)),
-    ]
-
-
-TRIAL = Check("free trial", _trial)

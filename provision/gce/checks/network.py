@@ -6,24 +6,23 @@ import shutil
 
 from provision.gce.access import iap, networks
 from provision.gce.access.firewall import check_rules, ssh_sources
-from provision.gce.access.networks import check_subnetwork
 from provision.gce.account import Account
 from provision.gce.api.iam import permitted_on_subnetwork
 from provision.gce.api.resources import last
 from provision.gce.catalog.names import network_of, regions_of, subnetwork_path
-from provision.gce.checks.check import Check
 from provision.gce.diagnosis import missing_permission
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec
 from provision.quantities import counted
 
 
-def _network(account: Account, cloud: GceOptions) -> str:
+def check_network(account: Account, cloud: GceOptions) -> str:
+    """Return that the network exists."""
     account.api.network(cloud.network)
     return f"{cloud.network} exists"
 
 
-def _subnetwork(account: Account, cloud: GceOptions) -> str:
+def check_subnetwork(account: Account, cloud: GceOptions) -> str:
     """Return the subnetworks that instances would use, as a message.
 
     Raises:
@@ -31,7 +30,7 @@ def _subnetwork(account: Account, cloud: GceOptions) -> str:
         ProviderError: there is none, or the caller may not use it.
     """
     api, host = account.api, network_of(cloud.network).project
-    regions = check_subnetwork(api.network(cloud.network), cloud, api.project)
+    regions = networks.check_subnetwork(api.network(cloud.network), cloud, api.project)
     if host:
         path = subnetwork_path(cloud.subnetwork, regions[0], host)
         needed = {"compute.subnetworks.use", *(("compute.subnetworks.useExternalIp",) if cloud.external else ())}
@@ -42,29 +41,24 @@ def _subnetwork(account: Account, cloud: GceOptions) -> str:
     return f"{last(cloud.subnetwork) or cloud.network} in {counted(len(regions), 'region')}"
 
 
-NETWORK = Check("network", _network)
-SUBNETWORK = Check("subnetwork", _subnetwork, requires=("API", "network"))
-
-
-def _address(account: Account, cloud: GceOptions) -> str:
+def check_address(account: Account, cloud: GceOptions) -> str:
+    """Return the addresses that may use SSH."""
     sources = ssh_sources(account, cloud)
     return f"SSH would be open to {', '.join(sources)}" if sources else "not required: no firewall rule uses it"
 
 
-def _firewall(account: Account, cloud: GceOptions) -> str:
+def check_firewall(account: Account, cloud: GceOptions) -> str:
+    """Return that no rule of the network is known to deny SSH."""
     spec = FleetSpec("default", "gce", 1, options=cloud)
     check_rules(account, spec, cloud, ssh_sources(account, cloud))
     return "no rule of the network is known to deny SSH"
 
 
-ADDRESS = Check("address", _address, requires=())
-FIREWALL = Check("firewall", _firewall, requires=("API", "network", "address"), is_optional=True)
-
-
 _EXTERNAL = "not required: instances have external addresses"
 
 
-def _gcloud(_account: Account, cloud: GceOptions) -> str:
+def check_gcloud(_account: Account, cloud: GceOptions) -> str:
+    """Return the gcloud that opens tunnels, which is logged in."""
     if cloud.external:
         gcloud = shutil.which("gcloud")
         return f"{gcloud}, for --iap" if gcloud else "not installed (only required for --iap)"
@@ -72,13 +66,14 @@ def _gcloud(_account: Account, cloud: GceOptions) -> str:
     return f"{iap.find_gcloud()} is logged in"
 
 
-def _tunnels(account: Account, cloud: GceOptions) -> str:
+def check_tunnels(account: Account, cloud: GceOptions) -> str:
+    """Return the account that can open tunnels."""
     if cloud.external:
         return _EXTERNAL
     return f"{iap.check(account) or 'the account of gcloud'} can open tunnels"
 
 
-def _nat(account: Account, cloud: GceOptions) -> str:
+def check_nat(account: Account, cloud: GceOptions) -> str:
     """Return the regions in which Cloud NAT serves the instances, as a message.
 
     Raises:
@@ -92,8 +87,3 @@ def _nat(account: Account, cloud: GceOptions) -> str:
     if not usable:
         raise networks.missing_nat(account, cloud, min(asked, default="us-central1"))
     return f"instances in {counted(len(usable), 'region')} can download packages"
-
-
-GCLOUD = Check("gcloud", _gcloud, requires=())
-TUNNELS = Check("Identity-Aware Proxy", _tunnels, requires=("API", "gcloud"))
-NAT = Check("Cloud NAT", _nat, requires=("API", "network"), is_optional=True)
