@@ -17,7 +17,8 @@ from provision.gce.account import Account
 from provision.gce.api.client import Api, Json, Timing
 from provision.gce.api.price_list import PriceList
 from provision.gce.api.resources import our_name
-from provision.gce.catalog.machines import completed, find_gpu, is_incomplete, refusal, resolved
+from provision.gce.catalog.gpus import find_gpu
+from provision.gce.catalog.machines import completed, is_incomplete, refusal, resolved
 from provision.gce.checks.doctor import doctor
 from provision.gce.money import exceeded, quote_fleet
 from provision.gce.options import (

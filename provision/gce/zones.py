@@ -11,7 +11,8 @@ from provision.gce.access.networks import with_nat
 from provision.gce.account import Account
 from provision.gce.api.client import Api, ApiError, Json
 from provision.gce.api.resources import last, zone_of
-from provision.gce.catalog.machines import GPUS, describe, gpu_of, series_of
+from provision.gce.catalog.gpus import GPUS
+from provision.gce.catalog.machines import describe, gpu_of, series_of
 from provision.gce.catalog.names import continent_of, is_ai_zone, is_zone, region_of, regions_of, subnetwork_of
 from provision.gce.catalog.prices import Prices, dollars
 from provision.gce.diagnosis import Scope, grant_role

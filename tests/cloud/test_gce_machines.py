@@ -12,7 +12,8 @@ from fleet.commands.fleets import up
 from fleet.errors import QuotaError, UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
-from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, GPUS, UNKNOWN, has_gpus, refusal, resolved, series_of
+from provision.gce.catalog.gpus import GPUS
+from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, has_gpus, refusal, resolved, series_of
 from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator

@@ -13,13 +13,13 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from provision.durations import format_duration
+from provision.gce.catalog.gpus import GPUS, Gpu, find_gpu, listed
 from provision.gce.catalog.names import is_region, is_zone, network_of, subnetwork_of
 from provision.gce.options import (
     IDLE_TIMEOUT_MIN_S,
@@ -180,8 +180,6 @@ _CUSTOM = re.compile(r"(?:[a-z][a-z0-9]*-)?custom(?:-[a-z]+)?-([1-9][0-9]*)-([1-
 _RESERVATION = re.compile(r"(?:projects/[a-z][a-z0-9.:-]*/reservations/)?[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _SIZE = re.compile(r"-([1-9][0-9]*)(?:-[a-z]+)*\Z", re.ASCII)
 _TPU = re.compile(r"ct[0-9]|tpu[0-9]", re.ASCII)
-_CLOSED_DRIVER = frozenset({"p4", "p100", "v100"})
-"""GPUs older than Turing, which NVIDIA's open kernel modules do not support."""
 _LIST_IMAGES = ("gcloud", "compute", "images", "list", "--project", "deeplearning-platform-release")
 _OPEN_DRIVER = re.compile(r"projects/deeplearning-platform-release/.*-nvidia-(?:5[7-9]|[6-9][0-9])[0-9]\b", re.ASCII)
 """Images with NVIDIA's open kernel modules: those of Google with driver 570 or a later one."""
@@ -201,98 +199,8 @@ _IMAGE = re.compile(
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._:/-]")
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A type of GPU.
-
-    Attributes:
-        short: Short name, ``t4``.
-        accelerator: Name on Compute Engine, ``nvidia-tesla-t4``.
-        machine_types: Default machine type for each number of GPUs that one instance may have.
-        cpus: Largest number of vCPUs for each number of GPUs, if it is attached to N1; empty: it comes with its own
-            machine types only.
-    """
-
-    short: str
-    accelerator: str
-    machine_types: Mapping[int, str]
-    cpus: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return the numbers of GPUs that one instance may have."""
-        return tuple(self.machine_types)
-
-    @property
-    def built_in(self) -> bool:
-        """Return whether it comes with its own machine types only."""
-        return not self.cpus
-
-    @property
-    def quota(self) -> str:
-        """Return the name of the regional quota for it."""
-        return f"NVIDIA_{self.short.upper().replace('-', '_')}_GPUS"
-
-    @property
-    def spot_quota(self) -> str:
-        """Return the name of the regional quota for it on spot instances."""
-        return f"PREEMPTIBLE_{self.quota}"
-
-
-def _series(prefix: str, sizes: Mapping[int, object], suffix: str = "") -> dict[int, str]:
-    """Return machine types by their number of GPUs, from their sizes by this number."""
-    return {count: f"{prefix}-{size}{suffix}" for count, size in sizes.items()}
-
-
-_N1 = _series("n1-standard", {1: 4, 2: 8, 4: 16})
-_ITSELF = {1: 1, 2: 2, 4: 4, 8: 8}
-GPUS: Mapping[str, Gpu] = MappingProxyType(
-    {
-        gpu.short: gpu
-        for gpu in (
-            Gpu("t4", "nvidia-tesla-t4", _N1, {1: 48, 2: 48, 4: 96}),
-            Gpu("l4", "nvidia-l4", _series("g2-standard", {1: 8, 2: 24, 4: 48, 8: 96})),
-            Gpu("p4", "nvidia-tesla-p4", _N1, {1: 24, 2: 48, 4: 96}),
-            Gpu("p100", "nvidia-tesla-p100", _N1, {1: 16, 2: 32, 4: 96}),
-            Gpu("v100", "nvidia-tesla-v100", {**_N1, 8: "n1-standard-32"}, {1: 12, 2: 24, 4: 48, 8: 96}),
-            Gpu("a100", "nvidia-tesla-a100", {**_series("a2-highgpu", _ITSELF, "g"), 16: "a2-megagpu-16g"}),
-            Gpu("a100-80gb", "nvidia-a100-80gb", _series("a2-ultragpu", _ITSELF, "g")),
-            Gpu("h100", "nvidia-h100-80gb", _series("a3-highgpu", _ITSELF, "g")),
-            Gpu("h100-mega", "nvidia-h100-mega-80gb", {8: "a3-megagpu-8g"}),
-            Gpu("h200", "nvidia-h200-141gb", {8: "a3-ultragpu-8g"}),
-            Gpu("b200", "nvidia-b200", {8: "a4-highgpu-8g"}),
-            Gpu("rtx-pro-6000", "nvidia-rtx-pro-6000", _series("g4-standard", {1: 48, 2: 96, 4: 192, 8: 384})),
-        )
-    }
-)
-
 _G2_GPUS = MappingProxyType({4: 1, 8: 1, 12: 1, 16: 1, 32: 1, 24: 2, 48: 4, 96: 8})
 """L4s by the vCPUs of a g2-standard machine type."""
-
-
-def find_gpu(text: str) -> tuple[Gpu, int]:
-    """Return the type and number of GPUs that ``t4``, ``t4:2``, or ``nvidia-tesla-t4:4`` denotes.
-
-    Raises:
-        ValueError: the type is unknown, or an instance cannot have this number; the text is for the user.
-    """
-    name, colon, number = text.strip().lower().partition(":")
-    gpu = next((candidate for candidate in GPUS.values() if name in {candidate.short, candidate.accelerator}), None)
-    if gpu is None:
-        near = get_close_matches(name.removeprefix("nvidia-").removeprefix("tesla-"), GPUS, n=1, cutoff=0.5)
-        meant = f"did you mean {near[0]}? " if near else ""
-        message = f"unknown GPU type {name or text!r}; {meant}choose from {', '.join(GPUS)}"
-        raise InvalidOptionError(message, {"--gpu": f"{near[0]}{colon}{number}"}) if near else ValueError(message)
-    if not colon:
-        return gpu, gpu.counts[0]
-    if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
-        asked = int(number) if number.isascii() and number.isdigit() else 0
-        near_count = min(gpu.counts, key=lambda count: abs(count - asked))
-        raise InvalidOptionError(
-            f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {_listed(gpu.counts)}",
-            {"--gpu": f"{gpu.short}:{near_count}"},
-        )
-    return gpu, int(number)
 
 
 def gpu_of(cloud: GceOptions) -> Gpu | None:
@@ -356,7 +264,7 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
 def _driver_refusal(cloud: GceOptions) -> ProviderError | None:
     """Return the error that the image has no driver for the GPUs; None if it may have one."""
     gpu = gpu_of(cloud)
-    if gpu is None or gpu.short not in _CLOSED_DRIVER or not _OPEN_DRIVER.search(cloud.image):
+    if gpu is None or gpu.has_open_driver or not _OPEN_DRIVER.search(cloud.image):
         return None
     image = "the default image" if cloud.image == GPU_IMAGE else f"the image {cloud.image.rpartition('/')[2]!r}"
     return ProviderError(
@@ -419,7 +327,7 @@ def _disk_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
     return ProviderError(
         ErrorKind.USAGE,
         f"{cloud.machine_type} cannot boot from a disk of type {cloud.disk_type!r}: "
-        f"it supports {_listed(series.disks)}",
+        f"it supports {listed(series.disks)}",
         hint="remove disk-type from fleet.toml, or select a supported type",
         again={"--disk-type": series.disks[0]},
     )
@@ -435,7 +343,7 @@ def _local_ssd_refusal(cloud: GceOptions, series: Series) -> ProviderError | Non
         return ProviderError(
             ErrorKind.USAGE,
             f"{cloud.machine_type} cannot have {counted(cloud.local_ssds, 'Local SSD')}: "
-            f"it can have {_listed(counts)}",
+            f"it can have {listed(counts)}",
             hint="select one of these numbers",
             again={"--local-ssd": str(larger)},
         )
@@ -600,7 +508,7 @@ def _check_built_in(cloud: GceOptions, gpu: Gpu, brought: tuple[Gpu, int] | None
         return
     if brought is None or brought[0] is not gpu:
         raise InvalidOptionError(
-            f"{gpu.accelerator} is available only with the machine types {_listed(gpu.machine_types.values())}; "
+            f"{gpu.accelerator} is available only with the machine types {listed(gpu.machine_types.values())}; "
             f"not with {cloud.machine_type}",
             {"--machine-type": None},
         )
@@ -759,9 +667,3 @@ def _accelerator_size(machine_type: str) -> int | None:
 
 def _family(machine_type: str) -> str:
     return machine_type.partition("-")[0]
-
-
-def _listed(items: Iterable[object]) -> str:
-    """Return the items as text, ``1, 2 or 4``."""
-    words = [str(item) for item in items]
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

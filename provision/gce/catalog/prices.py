@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import (
     DEFAULT_MACHINE_TYPE,
     FLEX_START,
@@ -236,22 +237,7 @@ _SERIES: Mapping[str, _Series] = MappingProxyType(
 https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
 _IN_GPU = MappingProxyType({"a4-highgpu": "nvidia-b200"})
 """Series whose vCPUs and memory are part of the rate of their GPU."""
-_GPUS = MappingProxyType(
-    {
-        "Nvidia Tesla T4 GPU": "nvidia-tesla-t4",
-        "Nvidia Tesla P4 GPU": "nvidia-tesla-p4",
-        "Nvidia Tesla P100 GPU": "nvidia-tesla-p100",
-        "Nvidia Tesla V100 GPU": "nvidia-tesla-v100",
-        "Nvidia L4 GPU": "nvidia-l4",
-        "Nvidia Tesla A100 GPU": "nvidia-tesla-a100",
-        "Nvidia Tesla A100 80GB GPU": "nvidia-a100-80gb",
-        "Nvidia H100 80GB GPU": "nvidia-h100-80gb",
-        "Nvidia H100 80GB Mega GPU": "nvidia-h100-mega-80gb",
-        "H200 141GB GPU": "nvidia-h200-141gb",
-        "A4 Nvidia B200 (1 gpu slice)": "nvidia-b200",
-        "RTX 6000 96GB": "nvidia-rtx-pro-6000",
-    }
-)
+_GPUS = {gpu.sku: gpu.accelerator for gpu in GPUS.values()}
 _DISKS = MappingProxyType(
     {
         "Storage PD Capacity": "pd-standard",

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE, GPUS, cpus, describe, find_gpu, resolved
+from provision.gce.catalog.gpus import GPUS, find_gpu
+from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE, cpus, describe, resolved
 from provision.gce.catalog.names import is_region, is_zone, region_of
 from provision.gce.options import GceOptions
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from provision.gce.catalog.machines import GPUS, resolved
+from provision.gce.catalog.gpus import GPUS
+from provision.gce.catalog.machines import resolved
 from provision.gce.catalog.names import is_zone
 from provision.gce.catalog.prices import PRICED_AT, table
 from provision.gce.options import GceOptions
