@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ class Settings:
         index_url: URL of the index for pip on the hosts.
         pip_proxy: URL of the proxy for pip on the hosts.
         options: Options of each provider. An option of several providers is set for each of them.
+        train: Values of options of ``fleet train`` by their names without dashes, unchecked.
         file: The fleet.toml; None: none.
     """
 
@@ -59,11 +60,12 @@ class Settings:
     index_url: str | None = None
     pip_proxy: str | None = None
     options: Values = dataclasses.field(default_factory=dict)
+    train: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Path | None = dataclasses.field(default=None, compare=False)
 
     def over(self, others: Settings) -> Settings:
         """Return these settings, completed by `others`."""
-        given = {key: value for key, value in vars(self).items() if value is not None}
+        given = {key: value for key, value in vars(self).items() if value is not None and key != "train"}
         options = {name: {**others.of(name), **self.of(name)} for name in {**others.options, **self.options}}
         return dataclasses.replace(others, **{**given, "options": options})
 
@@ -140,14 +142,18 @@ def load(path: Path) -> Settings:
         require_ownership(path)
     fields: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {}
-    for name, table in _tables(path).items():
+    tables = _tables(path)
+    train = tables.pop(_TRAIN, {})
+    if not isinstance(train, dict):
+        raise UsageError(f"{path}: {_TRAIN} must be a table", hint=f"write [{_TRAIN}] on a line of its own")
+    for name, table in tables.items():
         keys = _keys(name)
         if keys is None and not isinstance(table, dict):
             raise UsageError(
                 f"{path}: key {name[:_WORD_MAX]!r} is not in a table", hint="write it below [fleet] or [gce]"
             )
         if keys is None:
-            raise _unknown_error(f"{path}: unknown table [{name[:_WORD_MAX]}]", name, list_keys())
+            raise _unknown_error(f"{path}: unknown table [{name[:_WORD_MAX]}]", name, (*list_keys(), _TRAIN))
         if not isinstance(table, dict):
             raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
         values = fields if name == _FLEET else options.setdefault(name, {})
@@ -158,7 +164,7 @@ def load(path: Path) -> Settings:
             if declared.kind is FILE_CONTENT:
                 _value(f"{path}: {key} in [{name}]", partial(_check_file, path.parent), value)
             values[field] = _value(f"{path}: {key} in [{name}]", partial(declared.read, directory=path.parent), value)
-    settings = Settings(**fields, options=options, file=path)
+    settings = Settings(**fields, options=options, train=train, file=path)
     providers = [settings.provider] if settings.provider else list(settings.exclusive or filter(options.get, options))
     return dataclasses.replace(settings, provider=providers[0] if len(providers) == 1 else None)
 
@@ -187,7 +193,7 @@ def _tables(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _unknown_error(message: str, word: str, valid: Mapping[str, Any]) -> UsageError:
+def _unknown_error(message: str, word: str, valid: Collection[str]) -> UsageError:
     from difflib import get_close_matches
 
     meant = get_close_matches(word[:_WORD_MAX], valid, n=1)
@@ -225,6 +231,7 @@ def _read_proxy_url(value: Any) -> str:
 
 
 _FLEET = "fleet"
+_TRAIN = "train"  # the command line knows its keys
 
 _GENERAL = {
     "name": Option(TEXT, "name"),

@@ -142,6 +142,7 @@ class Option:
         default: Text of the default for the help; empty: the default of the field.
         label: Noun for messages, ``disk size in GB``; empty: the words of the key.
         group: Title of the group in the help.
+        rare: Only ``--help-all`` shows it.
         variables: Environment variables that set it; the first one that is set is used.
         fixed: It cannot change after the fleet is created.
         negated: The command line and fleet.toml give the opposite of the field: ``--iap`` is the opposite of
@@ -159,6 +160,7 @@ class Option:
     default: str = ""
     label: str = ""
     group: str = ""
+    rare: bool = False
     variables: tuple[str, ...] = ()
     fixed: bool = True
     negated: bool = False

@@ -139,8 +139,26 @@ def _list_arguments(command: Any) -> list[Any]:
     return [param for param in command.params if param.param_type_name == "argument"]
 
 
+HELP_ALL = "--help-all"
+
+
 class Grouped(TyperCommand):
-    """A command whose help shows its options in groups, each under the panel that the option names."""
+    """A command whose help shows its options in groups, each under the panel that the option names.
+
+    Options that few users need are hidden, and shown by ``--help-all``.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show all options if the user asks for them."""
+        if HELP_ALL in args[: args.index("--") if "--" in args else len(args)]:
+            hidden: list[Any] = [param for param in self.get_params(ctx) if getattr(param, "hidden", False)]
+            for param in hidden:
+                param.hidden = False
+            typer.echo(ctx.get_help())
+            for param in hidden:
+                param.hidden = True
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, _ctx: Any) -> list[str]:
         """Return the arguments as they are declared; versions of Typer add different brackets to them."""
@@ -158,6 +176,8 @@ class Grouped(TyperCommand):
             record = param.get_help_record(ctx) if param.param_type_name == "option" else None
             if record is not None:
                 groups.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+        if any(getattr(param, "hidden", False) for param in self.get_params(ctx)):
+            groups["Options"].append((HELP_ALL, "Show all options."))
         for title, records in groups.items():
             if records:
                 with formatter.section(title):

@@ -126,7 +126,8 @@ def option(
         metavar: Its value; None: a flag. Versions of Typer show choices in different brackets.
         short: ``-w``.
         default: The default in words; empty: the real default is shown.
-        details: Other arguments of typer.Option; `panel` is the group in the help.
+        details: Other arguments of typer.Option; `panel` is the group in the help, and an option that is `rare` is
+            only shown by ``--help-all``.
     """
     return typer.Option(
         *filter(None, (name, short)),
@@ -134,6 +135,7 @@ def option(
         help=f"{help_text}  [default: {default}]" if default else help_text,
         show_default=not default,
         rich_help_panel=details.pop("panel", None),
+        hidden=details.pop("rare", False),
         **details,
     )
 
@@ -207,6 +209,7 @@ IndexUrl = Annotated[
         "URL",
         parser=parse_index_url,
         default="the settings of each host",
+        rare=True,
     ),
 ]
 PipProxy = Annotated[
@@ -217,6 +220,7 @@ PipProxy = Annotated[
         "URL",
         parser=parse_proxy_url,
         default="the settings of each host",
+        rare=True,
     ),
 ]
 DryRun = Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")]
@@ -243,4 +247,4 @@ HostsOption = Annotated[
         autocompletion=complete_worker,
     ),
 ]
-Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.")]
+Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.", rare=True)]

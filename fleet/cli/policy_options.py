@@ -17,6 +17,7 @@ RestartsAfter = Annotated[
         "When to restart: after any failure, or only after signals and exit codes >= 128.",
         "<never|on-failure|exit-code>",
         panel=FAILURES,
+        rare=True,
     ),
 ]
 Timeout = Annotated[float, duration("--timeout", "Stop the job after this time.", default="no limit", panel=TIMEOUTS)]

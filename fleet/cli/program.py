@@ -11,10 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.application import Grouped, list_options
+from fleet.cli.application import HELP_ALL, Grouped, list_options
 from fleet.cli.command_line import parse
-from fleet.cli.options import Duration, Fleet, argument, option
-from fleet.cli.runtime import resolve_fleet
+from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIMEOUTS, Duration, Fleet, argument, option
+from fleet.cli.runtime import read_settings, resolve_fleet
+from fleet.errors import UsageError
+from fleet.steps import Step
 from provision.durations import seconds
 
 RESUME, AFTER = "--resume", "--after"
@@ -53,7 +55,35 @@ class WithResume(WithProgram):
         """Add the newest job to the options that have no value; keep the command line in the context."""
         args = self.complete(args)
         ctx.meta[TYPED] = parse("train", args, list_options(self))
+        ctx.default_map = self._read_defaults(ctx)
         return super().parse_args(ctx, args)
+
+    def _read_defaults(self, ctx: Any) -> dict[str, Any]:
+        """Return the values of the table [train] of fleet.toml, by the names of the parameters.
+
+        Raises:
+            UsageError: a key is none of the options about failures, timeouts, checkpoints, and tasks, or a value is
+                invalid.
+        """
+        settings = read_settings()
+        groups = {FAILURES, TIMEOUTS, CHECKPOINTS, TASKS}
+        params = {
+            param.opts[0].lstrip("-"): param
+            for param in self.params
+            if getattr(param, "rich_help_panel", None) in groups and param.opts[0] not in (RESUME, AFTER)
+        }
+        for key, value in settings.train.items():
+            where = f"{settings.file}: {key[:60]} in [train]"
+            if key not in params:
+                raise UsageError(f"{where} is not one of its keys", cause=f"valid keys: {', '.join(params)}")
+            if not isinstance(value, (str, int, float)):  # true and false are whole numbers, too
+                raise UsageError(f"{where} must be a text, a number, true, or false", hint="correct the value")
+            try:
+                params[key].type_cast_value(ctx, value)
+            except typer.BadParameter as error:
+                reason = error.message.rstrip(".")
+                raise UsageError(f"{where}: {reason}", next_steps=[Step("train", HELP_ALL)]) from None
+        return {str(params[key].name): value for key, value in settings.train.items()}
 
 
 def _is_job(word: str) -> bool:
@@ -123,12 +153,14 @@ def read_program_fields(
             default="pyproject.toml or requirements.txt next to SCRIPT",
         ),
     ] = None,
-    no_requirements: Annotated[bool, option("--no-requirements", "Do not install a requirements file.")] = False,
+    no_requirements: Annotated[
+        bool, option("--no-requirements", "Do not install a requirements file.", rare=True)
+    ] = False,
     no_adapt: NoAdapt = False,
     env: Variables = None,
     env_file: Annotated[
         list[str] | None,
-        option("--env-file", "File of environment variables, one K=V per line. Repeatable.", "FILE"),
+        option("--env-file", "File of environment variables, one K=V per line. Repeatable.", "FILE", rare=True),
     ] = None,
     secret: Annotated[
         list[str] | None,

@@ -114,6 +114,7 @@ def _make_option(declared: Option, default: str) -> Any:
         help=text,
         show_default=False,
         rich_help_panel=declared.group or None,
+        hidden=declared.rare,
     )
     name = declared.name.lstrip("-").replace("-", "_")
 

@@ -18,16 +18,17 @@ FILE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = tuple(root_command().commands)
 HEAD = """# Command line
 
-The help texts of all commands, as printed by `fleet COMMAND --help`. Exit codes are listed in
-[failures.md](failures.md), JSON events in [json.md](json.md).
+The help texts of all commands, as printed by `fleet COMMAND --help-all`; `--help` leaves rare options out.
+Exit codes are listed in [failures.md](failures.md), JSON events in [json.md](json.md).
 """
 
 
 def help_of(*command: str) -> str:
     """Return the help of the program or of one command, 80 columns wide."""
     env = {**{key: value for key, value in os.environ.items() if not key.startswith("FLEET_")}, "COLUMNS": "80"}
+    options = "--help-all" if command else "--help"
     with mock.patch.dict(os.environ, env, clear=True), contextlib.redirect_stdout(io.StringIO()) as out:
-        assert run([*command, "--help"]) == 0
+        assert run([*command, options]) == 0
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 

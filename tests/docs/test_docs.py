@@ -140,7 +140,7 @@ def test_commands_outside_the_readme_exist(program: Program, subtests: pytest.Su
 def check_inline_commands(page: Path, program: Program, help_texts: dict[str, str]) -> None:
     for text in re.findall(r"`(fleet [a-z][^`]*)`", page.read_text()):
         words = shlex.split(text.partition(" | ")[0].replace("[", "").replace("]", ""))
-        help_text = help_texts.get(words[1]) or program.run(words[1], "--help").text
+        help_text = help_texts.get(words[1]) or program.run(words[1], "--help-all").text
         help_texts[words[1]] = help_text
         arguments = words[2 : words.index("--")] if "--" in words else words[2:]
         for word in arguments:

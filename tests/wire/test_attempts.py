@@ -72,7 +72,9 @@ def end_host(program: Program, worker: str) -> None:
 
 def test_a_failed_attempt_is_reported_with_its_cause_and_all_logs_are_kept(pair: Program) -> None:
     pair.script("task.py", FAIL_ONCE)
-    ran = pair.run("train", "task.py", "--restarts", "2", "-o", "json")
+    settings = pair.script("fleet.toml", "[train]\nrestarts = 2\n")
+    ran = pair.run("train", "task.py", "-o", "json")
+    settings.unlink()
     (failed,) = [event for event in ran.events if event["event"] == "attempt_ended"]
     assert (failed["attempt"], failed["attempts"], failed["first_failed_task"]) == (1, 3, "worker-1")
     (cause,) = [event for event in ran.events if event["event"] == "job_diagnosed"]

@@ -58,15 +58,23 @@ def train(
     ] = "",
     warm: Annotated[
         bool,
-        option("--warm/--cold", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md."),
+        option(
+            "--warm/--cold", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md.", rare=True
+        ),
     ] = True,
     verbose: Annotated[
-        bool, option("--verbose", "Report for each task if it was forked, and if not, why.", short="-v")
+        bool, option("--verbose", "Report for each task if it was forked, and if not, why.", short="-v", rare=True)
     ] = False,
     grace_s: options.Grace = Duration(GRACE_S),
     from_capsule: Annotated[
         str,
-        option("--from-capsule", "Repeat the job of a capsule that fleet report wrote.", "FILE", default="none"),
+        option(
+            "--from-capsule",
+            "Repeat the job of a capsule that fleet report wrote.",
+            "FILE",
+            default="none",
+            rare=True,
+        ),
     ] = "",
     dry_run: Annotated[
         bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
@@ -75,15 +83,17 @@ def train(
     output: options.OutputOption = Output.AUTO,
     chief: Annotated[bool, option("--chief", "Use a chief task.", panel=TASKS)] = False,
     ps: Annotated[int, option("--ps", "Number of parameter servers.", "N", min=0, panel=TASKS)] = 0,
-    evaluator: Annotated[bool, option("--evaluator", "Add an evaluator task.", panel=TASKS)] = False,
+    evaluator: Annotated[bool, option("--evaluator", "Add an evaluator task.", panel=TASKS, rare=True)] = False,
     tasks_per_host: Annotated[
         int,
-        option("--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, panel=TASKS),
+        option(
+            "--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, panel=TASKS, rare=True
+        ),
     ] = 1,
     restarts: policy_options.Restarts = 0,
     restart: policy_options.RestartsAfter = _DEFAULTS.restart,
     backoff_s: Annotated[
-        float, duration("--backoff", "Delay before the first restart; doubled each time.", panel=FAILURES)
+        float, duration("--backoff", "Delay before the first restart; doubled each time.", panel=FAILURES, rare=True)
     ] = Duration(_DEFAULTS.backoff_s),
     success_policy: Annotated[
         SuccessPolicy | None,
@@ -93,6 +103,7 @@ def train(
             "<chief|all-workers>",
             default="all-workers; with --ps chief",
             panel=FAILURES,
+            rare=True,
         ),
     ] = None,
     spares: Annotated[int, option("--spares", "Keep N slots as spares.", "N", min=0, panel=FAILURES)] = 0,
@@ -127,6 +138,7 @@ def train(
             min=0,
             default="0; unlimited on Spot VMs",
             panel=FAILURES,
+            rare=True,
         ),
     ] = None,
     host_timeout_s: Annotated[
@@ -136,6 +148,7 @@ def train(
             "How long to wait for a lost host.",
             default=f"{Duration(_DEFAULTS.host_timeout_s)}; {Duration(SPOT_HOST_TIMEOUT_S)} on Spot VMs",
             panel=FAILURES,
+            rare=True,
         ),
     ] = None,
     timeout_s: policy_options.Timeout = 0.0,
@@ -145,6 +158,7 @@ def train(
             "--start-timeout",
             "Time until the first training step of an attempt; 0 disables it.",
             panel=TIMEOUTS,
+            rare=True,
         ),
     ] = Duration(_DEFAULTS.start_timeout_s),
     hang_timeout_s: policy_options.HangTimeout = 0.0,
@@ -155,11 +169,14 @@ def train(
             "What to do if the job hangs: report stacks only, or restart as well.",
             "<report|restart>",
             panel=TIMEOUTS,
+            rare=True,
         ),
     ] = _DEFAULTS.on_hang,
     link_timeout_s: Annotated[
         float,
-        duration("--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS),
+        duration(
+            "--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS, rare=True
+        ),
     ] = Duration(LINK_TIMEOUT_S),
     resume: Annotated[
         str | None,
@@ -180,6 +197,7 @@ def train(
             "MIB_S",
             min=0,
             panel=CHECKPOINTS,
+            rare=True,
         ),
     ] = Replication().mib_s,
     **program: Any,
