@@ -76,8 +76,9 @@ SCHEME = "gs://"
 
 _general = partial(option, group=GENERAL)
 _money = partial(option, group=MONEY_AND_TIME)
-_network = partial(option, group=NETWORK)
-_prepare = partial(option, group=PREPARATION)
+_rare = partial(option, group=GENERAL, rare=True)
+_network = partial(option, group=NETWORK, rare=True)
+_prepare = partial(option, group=PREPARATION, rare=True)
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class GceOptions(ProviderOptions):
         check_file=_check_endpoint)
     zones: tuple[str, ...] = _general((), TEXTS, "zones", flags=("--zone",), metavar="ZONE", default="cheapest first",
         help="Zone or region to try; repeatable, tried in order.")
-    anywhere: bool = _general(False, FLAG, "anywhere", label="all continents:", fixed=False,
+    anywhere: bool = _rare(False, FLAG, "anywhere", label="all continents:", fixed=False,
         help="Try zones on all continents, not only on the one with the cheapest zone.")
     max_price_usd_h: float = _money(0.0, MONEY, "max-price", metavar="USD", default="no limit",
         label="limit of the price", fixed=False, help="Limit of the price of one worker per hour, with disk and "
@@ -144,15 +145,15 @@ class GceOptions(ProviderOptions):
     gpu: str = _general("", TEXT, "gpu", metavar="TYPE[:N]", default="none", label="GPU type",
         help="GPUs per worker, e.g. t4 or t4:2.")
     spot: bool = _general(False, FLAG, "spot", help="Use Spot VMs: cheaper, but may be preempted at any time.")
-    placement: str = _general("", TEXT, "placement", metavar="compact|any", default="compact for A3 and A4",
+    placement: str = _rare("", TEXT, "placement", metavar="compact|any", default="compact for A3 and A4",
         help="Place the instances close to each other, or anywhere in the zone.")
-    flex_start: bool = _general(False, FLAG, "flex-start", label="Flex-start VMs:",
+    flex_start: bool = _rare(False, FLAG, "flex-start", label="Flex-start VMs:",
         help="Use Flex-start VMs: cheaper GPUs for up to 7 days that are not preempted.")
-    wait_s: int = _general(0, DURATION, "wait", metavar="TIME", default="not queued", label="time in the queue",
+    wait_s: int = _rare(0, DURATION, "wait", metavar="TIME", default="not queued", label="time in the queue",
         fixed=False, help="Time for which Compute Engine queues a request for Flex-start VMs, up to 2h.")
-    reservation: str = _general("", TEXT, "reservation", metavar="NAME",
+    reservation: str = _rare("", TEXT, "reservation", metavar="NAME",
         help="Reservation to use, or the path of a shared one, projects/P/reservations/NAME.")
-    local_ssds: int = _general(0, COUNT, "local-ssd", metavar="N", label="number of Local SSDs",
+    local_ssds: int = _rare(0, COUNT, "local-ssd", metavar="N", label="number of Local SSDs",
         help="Local SSDs per worker, of 375 GB each, mounted at /mnt/localssd.")
     max_duration_s: int = _money(8 * 3600, DURATION, "max-duration", metavar="TIME", label="maximum lifetime",
         help="Maximum lifetime: after that, jobs end with a checkpoint, and the instances power off; 0 disables it.")
@@ -163,13 +164,13 @@ class GceOptions(ProviderOptions):
         label="idle timeout", help="Power instances off after this time without an active job and without a login; "
         "0 disables it.")
     is_temporary: bool = False
-    image: str = _general("", TEXT, "image", metavar="IMAGE", default="Ubuntu 24.04; with GPUs a Deep Learning image",
+    image: str = _rare("", TEXT, "image", metavar="IMAGE", default="Ubuntu 24.04; with GPUs a Deep Learning image",
         help="Boot image, e.g. projects/P/global/images/family/F.")
     disk_gb: int = _general(100, COUNT, "disk-size", metavar="GB", label="disk size in GB",
         help="Size of the boot disk.")
-    disk_type: str = _general("", TEXT, "disk-type", metavar="TYPE", default="chosen for the machine type",
+    disk_type: str = _rare("", TEXT, "disk-type", metavar="TYPE", default="chosen for the machine type",
         help="Type of the boot disk, e.g. pd-standard.")
-    labels: tuple[str, ...] = _general((), PAIRS, "labels", flags=("--label",), metavar="KEY=VALUE",
+    labels: tuple[str, ...] = _rare((), PAIRS, "labels", flags=("--label",), metavar="KEY=VALUE",
         help="Label of the instances and their disks. Repeatable.")
     tags: tuple[str, ...] = _network((), TEXTS, "tags", flags=("--tag",), metavar="NAME",
         help="Network tag of the instances. Repeatable.")
@@ -191,7 +192,7 @@ class GceOptions(ProviderOptions):
         help="OAuth scope of the service account, e.g. devstorage.read_only. Repeatable.")
     service_account: str = _network("", TEXT, "service-account", metavar="EMAIL",
         default="none; with --scopes or --bucket that of the project", help="Service account of the instances.")
-    unattended: bool = _general(False, FLAG, "unattended",
+    unattended: bool = _rare(False, FLAG, "unattended",
         help="Keep the disks of preempted Spot VMs; the other hosts start them again, without this computer.")
     bucket: str = _general("", TEXT, "bucket", metavar="URL",
         help="Cloud Storage bucket for data, checkpoints, and models, e.g. gs://training-data.")
