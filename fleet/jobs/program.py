@@ -252,16 +252,11 @@ def preparation(program: Program | None, fleet: str, host: Host, job: str, pytho
 # --- requirements on the hosts --------------------------------------------------------------------------------------
 
 
-def sources(entry: EntryPoint) -> dict[str, bytes]:
-    """Return the Python files that a job runs, by their paths relative to its directory, the entry point first."""
-    return {path.relative_to(entry.workdir).as_posix(): path.read_bytes() for path in entry.sources()}
-
-
 def keras_need(entry: EntryPoint) -> Need:
     """Return what a job requires of Keras."""
     if entry.kind is Kind.R and entry.file is not None:
         return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    need = needs_legacy(sources(entry))
+    need = needs_legacy(entry.contents)
     return need if need.backends else replace(need, backends=tuple(entry.settings_of(BACKEND)))
 
 
@@ -293,7 +288,7 @@ def _job_tf_config(entry: EntryPoint) -> str:
     """Return the name of the adaptation to a script that sets TF_CONFIG; empty: it does not."""
     if entry.kind is Kind.R and entry.file is not None:
         return tf_config_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    return job_tf_config(sources(entry))
+    return job_tf_config(entry.texts)
 
 
 @dataclass(frozen=True)
@@ -347,7 +342,7 @@ def script_findings(
         terms: How the job is run.
         has_final_versions: Whether TensorFlow keeps its version, because the job does not install another one first.
     """
-    texts = _texts(entry)
+    texts = entry.texts
     if not texts:
         return []
     findings = lint(
@@ -381,7 +376,7 @@ def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Nex
     if verdict is None or verdict.hint != LAUNCHER_HINT or request.command or request.script.endswith(".ipynb"):
         return []
     entry = find(request).entry
-    names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(_texts(entry).values())))
+    names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(entry.texts.values())))
     assigned = assignments(names)
     line = f"{assigned} exec {shlex.join(['python', *entry.words])}"
     words = ("bash", "-c", f'{line} "$@"', "bash", *request.arguments) if request.arguments else ("bash", "-c", line)
@@ -425,7 +420,7 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
     if entry is None or (entry.kind is Kind.COMMAND and entry.first is None):
         return
     operand = next((at for at, word in enumerate(request.command) if at and not word.startswith("-")), 0)
-    names = complete(missing, _texts(entry).values(), request.arguments or request.command[operand + 1 :])
+    names = complete(missing, entry.texts.values(), request.arguments or request.command[operand + 1 :])
     program = (*typed.program, *words(names))
     error.hint = ARGUMENTS_HINT + Step("train", *typed.options, "--", *program).text(request.fleet)
     if all(map(value_of, names)):  # a command that repeats a job takes neither this option nor arguments
@@ -443,7 +438,7 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
     Raises:
         UsageError: every task would wait for a chief forever.
     """
-    texts = _texts(entry)
+    texts = entry.texts
     findings = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
     for finding in findings:
         if finding.rule == _SERVERS_RULE and finding.severity is Severity.ERROR:
@@ -454,10 +449,6 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
                 cause=finding.reason,
                 next_steps=[Again({**change, **({"--tasks-per-host": str(slots)} if slots > 1 else {})})],
             )
-
-
-def _texts(entry: EntryPoint) -> dict[str, str]:
-    return {name: content.decode("utf-8", "replace") for name, content in sources(entry).items()}
 
 
 def described(finding: Finding) -> str:

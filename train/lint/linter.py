@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from train.agent.injected.adaptations import TF_CONFIG
 from train.errors import ScriptError
@@ -53,8 +54,8 @@ def lint(
         chief: True if the job has a task of this type; None if unknown.
     """
     trees, result = _parsed(sources, entry)
-    if entry in trees:
-        subject = _subject(trees, sources, entry)
+    subject = _subject(tuple(sources.items()), entry)
+    if subject is not None:
         subject = replace(subject, workers=workers, gpus=gpus, versions=versions)
         subject = replace(subject, adapt=adapt, servers=servers, chief=chief)
         result += {item for rule in RULES.values() for item in rule(subject)}
@@ -64,16 +65,14 @@ def lint(
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
 
 
-def job_tf_config(sources: Mapping[str, bytes]) -> str:
+def job_tf_config(sources: Mapping[str, str]) -> str:
     """Return the name of the adaptation to a script that replaces the job's TF_CONFIG; empty: it does not.
 
     Args:
-        sources: The script and its modules by their paths below one directory, the script first.
+        sources: Text of the script and of its modules as in `lint`, the script first.
     """
-    texts = {name: content.decode("utf-8", "replace") for name, content in sources.items()}
-    entry = next(iter(texts), "")
-    trees, _ = _parsed(texts, entry)
-    write = foreign_tf_config(_subject(trees, texts, entry)) if entry in trees else None
+    subject = _subject(tuple(sources.items()), next(iter(sources), ""))
+    write = foreign_tf_config(subject) if subject is not None else None
     return f"{TF_CONFIG}:{'+'.join(write[1])}:{write[0].file}:{write[0].line}" if write else ""
 
 
@@ -88,8 +87,13 @@ def _parsed(sources: Mapping[str, str], entry: str) -> tuple[dict[str, ast.Modul
     return trees, result
 
 
-def _subject(trees: Mapping[str, ast.Module], sources: Mapping[str, str], entry: str) -> Subject:
-    texts = {name: sources[name].splitlines() for name in trees}
+@lru_cache(maxsize=4)
+def _subject(sources: tuple[tuple[str, str], ...], entry: str) -> Subject | None:
+    """Return a script to check, for one worker on unknown hosts; None: it does not compile. It is followed once."""
+    trees, _ = _parsed(dict(sources), entry)
+    if entry not in trees:
+        return None
+    texts = {name: text.splitlines() for name, text in sources if name in trees}
     trace, need = walk(trees, texts, entry), need_of({entry: trees[entry], **trees})
     files = (entry, *(name for name in trees if name != entry))
     idle = _find_idle(trees[entry], entry)

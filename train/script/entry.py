@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
 from train.errors import ScriptError
@@ -100,6 +101,16 @@ class EntryPoint:
         for file, module in _named(self.words, self.workdir):
             result.update(dict.fromkeys(imports(file, self.workdir, module=module)))
         return list(result)
+
+    @cached_property
+    def contents(self) -> dict[str, bytes]:
+        """The files of `sources`, read once, by their paths relative to `workdir`; the entry point first."""
+        return {path.relative_to(self.workdir).as_posix(): path.read_bytes() for path in self.sources()}
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The files of `sources` as text."""
+        return {name: content.decode("utf-8", "replace") for name, content in self.contents.items()}
 
     def settings_of(self, variable: str) -> list[str]:
         """Return the values that a command or a shell script among its words assigns to an environment variable.

@@ -14,6 +14,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,22 +87,31 @@ def follow(first: Sequence[Path], workdir: Path, imported: Callable[[Path], Iter
 def parse(content: bytes, name: str) -> ast.Module:
     """Return the syntax tree of a Python file, in the encoding that it declares (PEP 263).
 
-    Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
+    A content is parsed once in a process; the tree must not be changed.
 
     Raises:
         ScriptError: It does not compile; the message has `name` and the line.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes and the like: the task itself shows them
-            tree = ast.parse(content, name)
-            compile(content, name, "exec", dont_inherit=True)
+        return _compiled(content)
     except SyntaxError as error:
         raise _syntax(name, content, error) from error
     except ValueError as error:  # null bytes, before Python 3.12
         raise ScriptError(f"{name} is not a Python script", cause=str(error)) from error
     except (RecursionError, MemoryError) as error:
         raise ScriptError(f"{name} cannot be compiled", cause="its expressions are nested too deeply") from error
+
+
+@lru_cache(maxsize=1024)
+def _compiled(content: bytes) -> ast.Module:
+    """Return the syntax tree of a Python source that compiles.
+
+    Compiling finds more than parsing does: a `return` outside a function, a `nonlocal` without a function around it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes and the like: the task itself shows them
+        tree = ast.parse(content)
+        compile(tree, "<script>", "exec", dont_inherit=True)
     return tree
 
 

@@ -392,7 +392,9 @@ class _Process:
         try:
             need, adapt = needs_legacy(sources), self.request.adapt
             choice = choose(need, versions, self.request.env, adapt=adapt)
-            tf_config = job_tf_config({os.path.relpath(path, directory): sources[path] for path in sources})
+            tf_config = job_tf_config(
+                {os.path.relpath(path, directory): sources[path].decode("utf-8", "replace") for path in sources}
+            )
             return with_adaptations(choice, need, len(prepared), adapt=adapt, tf_config=tf_config)
         except KerasError as error:
             raise self._shared_error(translate(error)) from error

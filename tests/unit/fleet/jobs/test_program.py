@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,19 @@ from fleet.commands.jobs import check, train
 from fleet.commands.jobs.check import CheckRequest, describe_smoke_test
 from fleet.commands.jobs.train import TrainRequest
 from fleet.errors import UsageError
-from fleet.jobs.program import Terms, described, find, keras_need, missing_imports, script_findings
+from fleet.jobs.program import (
+    Terms,
+    described,
+    find,
+    keras_need,
+    missing_imports,
+    refuse_without_servers,
+    script_findings,
+)
 from tests.unit.train.script.test_script import write
 from train.agent.protocol.records import Exit, Member, Prepared, SmokeTestResult
 from train.script.entry import find_entry
+from train.script.imports import needed
 
 
 @pytest.fixture
@@ -165,6 +175,24 @@ STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirrore
 FIT = (
     "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\nmodel.fit([1.0], [1.0])\n"
 )
+
+
+def test_a_script_is_parsed_once_by_all_that_a_job_asks_about_it(tmp_path: Path) -> None:
+    parsed: list[bytes] = []
+
+    def watch(event: str, values: tuple[object, ...]) -> None:
+        if event == "compile" and isinstance(values[0], bytes):
+            parsed.append(values[0])
+
+    contents = {"task.py": STRATEGY.format("") + f"import near\n{FIT}# parsed once\n", "near.py": "# parsed once\n"}
+    write(tmp_path, contents)
+    sys.addaudithook(watch)
+    located = find(TrainRequest("default", script=str(tmp_path / "task.py")))
+    refuse_without_servers(located.entry, 2)
+    keras_need(located.entry)
+    needed(located.entry)
+    script_findings(located.entry, [prepared("worker-0"), prepared("worker-1")], Terms())
+    assert sorted(parsed) == sorted(text.encode() for text in contents.values())
 
 
 def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def seen(
     """
     if not has_tensorflow:
         tensorflow_in(directory)
-    modules = {path.name: path.read_bytes() for path in directory.glob("*.py")}
-    decided = job_tf_config({"task.py": script.encode(), **modules}) if adaptation is None else adaptation
+    modules = {path.name: path.read_text() for path in directory.glob("*.py")}
+    decided = job_tf_config({"task.py": script, **modules}) if adaptation is None else adaptation
     members = [
         Member(name, name, f"10.0.0.{index + 2}", 2222, 1) for index, name in enumerate(("worker-0", "worker-1"))
     ]
