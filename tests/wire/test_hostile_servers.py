@@ -8,8 +8,11 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import paramiko
 import pytest
+from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from tests.program import Program
 from tests.wire.machines import Lab, lab
@@ -41,12 +44,12 @@ class Peer:
     """A connected client, before encryption."""
 
     def __init__(self, near: socket.socket) -> None:
-        self._near = near
+        self.near = near
         self.lines = near.makefile("rb")
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
-        self._near.sendall(data)
+        self.near.sendall(data)
 
     def receive(self) -> bytes:
         """Return the payload of the next packet."""
@@ -179,6 +182,43 @@ def served(address: str, port: int, serve: Callable[[Peer], object]) -> Iterator
                 thread.join(90)
 
 
+class Welcome(paramiko.ServerInterface):
+    """Accepts every key, session, and command, and runs none."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return AUTH_SUCCESSFUL
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.started.set()
+        return True
+
+
+def endless_key_exchanges(peer: Peer, host_key: Path) -> None:
+    """Serve a client with the real host key, and exchange keys without end while its command runs."""
+    server, user = paramiko.Transport(peer.near), Welcome()
+    try:
+        server.add_server_key(paramiko.PKey.from_path(host_key))
+        server.start_server(server=user)
+        session = server.accept(60)
+        assert user.started.wait(60)
+        server.global_request("after the answer to the command", wait=True)
+        while session is not None and server.is_active():
+            server.renegotiate_keys()
+    except paramiko.SSHException:
+        pass
+    finally:
+        server.close()
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Create a user with two machines."""
@@ -211,3 +251,13 @@ def test_a_hostile_server_does_not_delay_the_other_hosts(
     assert "worker-1 (" in ran.err
     assert "Traceback" not in ran.err
     assert "internal error" not in ran.err
+
+
+def test_a_server_that_exchanges_keys_without_end_is_left(fleet: Program, home: Lab) -> None:
+    """A command has no deadline: what ends it is that nothing arrives but key exchanges."""
+    second = home.machines["gpu2"]
+    with served(second.address, second.port, lambda peer: endless_key_exchanges(peer, second.directory / "host_key")):
+        ran = fleet.run("exec", "--", "echo", "it runs", code=13)
+    assert "it runs" in ran.text
+    assert "worker-1 (" in ran.err
+    assert "sent more data than it may" in ran.err

@@ -245,6 +245,15 @@ def test_an_expired_password_is_named_with_the_login_that_changes_it(program: Pr
     assert f"next:  ssh -i {home.key} -p {expired.port} {USER}@{expired.address}\n" in up.err
 
 
+def test_a_host_with_only_a_post_quantum_key_exchange_is_named(program: Program, home: Lab) -> None:
+    newer = home.machine("gpu3", first="KexAlgorithms sntrup761x25519-sha512@openssh.com\n")
+    home.add_known_hosts(newer)
+    up = program.run("up", "--inventory", str(home.inventory("gpu3")), code=13)
+    assert "worker-0" in up.err
+    assert "hint:  let its SSH server offer one of both, such as the key exchange curve25519-sha256" in up.err
+    assert "fleet up" not in up.err
+
+
 def test_down_logs_in_once_on_each_host(program: Program, home: Lab) -> None:
     home.add_known_hosts(*machines(home))
     program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")))

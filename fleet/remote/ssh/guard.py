@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+import time
 
 import paramiko
 
@@ -14,7 +16,8 @@ _WINDOWS = 8 * 1024 * 1024  # of all hosts that a command reads at the same time
 _LEAST_WINDOW = 64 * 1024
 _LOGIN_MAX = 256 * 1024  # bytes before the login succeeds; with OpenSSH they are about 5 KiB and the banner
 _REFUSAL_MAX = 64  # bytes; a server that accepts the connection sends more before it can close it
-_PACKETS_MAX = 8 * 1024 * 1024  # bytes of which none reaches a session: one packet, or keepalives of days
+_PACKETS_MAX = 512 * 1024  # bytes in a period of which none reaches a session: four packets, or 300 key exchanges
+_PERIOD_S = 60.0  # OpenSSH exchanges keys once an hour, or after some data
 
 
 def share_window(hosts: int) -> int:
@@ -38,7 +41,8 @@ class GuardedSocket(socket.socket):
         self._lock = threading.Lock()
         self._read = 0
         self._reached = 0  # bytes that had reached the session when the last of them did
-        self._since = 0  # bytes received since then
+        self._since = 0  # bytes received since then, at most in the last period
+        self._period_ends = 0.0
 
     @property
     def is_refused(self) -> bool:
@@ -66,6 +70,8 @@ class GuardedSocket(socket.socket):
             OSError: the server has sent more than it may.
         """
         data = super().recv(size, flags)
+        if self._is_open and time.monotonic() > self._period_ends:
+            self._since, self._period_ends = 0, time.monotonic() + _PERIOD_S
         self._since += len(data)
         kept = 0
         if self._session is not None:
@@ -76,5 +82,5 @@ class GuardedSocket(socket.socket):
                 self._reached, self._since = reached, len(data)
         if kept > self._limit or self._since > (_PACKETS_MAX if self._is_open else _LOGIN_MAX):
             self.shutdown(socket.SHUT_RDWR)
-            raise OSError("the host sent more data than it may")
+            raise OSError(errno.EPROTO, "the host sent more data than it may")  # paramiko reads both arguments
         return data
