@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from contextlib import suppress
@@ -33,7 +32,6 @@ def main() -> int:
         The exit code.
     """
     catch_interrupts()
-    gc.set_threshold(100_000)  # imports make many objects and no garbage
     sys.meta_path.insert(0, _BundledPackages())
     message = "interrupted; nothing was started"
     try:
@@ -48,7 +46,6 @@ def main() -> int:
     ignore_interrupts()
     if was_interrupted():
         _exit(code)
-    gc.freeze()  # the interpreter ends with two collections of all objects: a tenth of the time of a short command
     return code
 
 

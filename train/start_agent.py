@@ -4,7 +4,6 @@ The command to the host carries this text: it has no single quotes, backslashes,
 login shell, including fish and csh, passes it on unchanged. Every version of Python 3 can read it.
 """
 
-import gc
 import os
 import sys
 
@@ -95,10 +94,8 @@ def _run() -> None:
         sys.path.insert(0, _find())
     except (OSError, ValueError) as error:
         _end("bootstrap-failed " + str(error), 4)
-    gc.disable()  # while modules are imported, which leave no garbage
     from train.agent.requests.serve import main
 
-    gc.enable()
     main()
     os._exit(0)  # without freeing the memory first
 

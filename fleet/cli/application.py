@@ -4,81 +4,32 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
-from fleet.cli.entries import ENTRIES, Entry
 from fleet.cli.help import HelpContext
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
 
 
-class Commands(dict[str, Any]):
-    """The commands by name; each is imported and built when it is first used.
-
-    Args:
-        entries: The commands.
-    """
-
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
-        super().__init__(dict.fromkeys(entries))
-        self.entries = entries
-
-    def __getitem__(self, name: str) -> Any:
-        """Return a command."""
-        command = super().__getitem__(name)
-        if command is None:
-            command = self[name] = _build(name, self.entries[name])
-        return command
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a command, or `default` if it does not exist."""
-        return self[name] if name in self.entries else default
-
-    def values(self) -> Any:
-        """Return all commands."""
-        return {name: self[name] for name in self}.values()
-
-    def items(self) -> Any:
-        """Return all names and commands."""
-        return {name: self[name] for name in self}.items()
-
-
-def _build(name: str, entry: Entry) -> TyperCommand:
-    function = _load(entry.function)
-    help_text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
-    alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    kind = _load(entry.kind) if entry.kind else Grouped
-    register = alone.command(name, cls=kind, help=help_text, rich_help_panel=entry.panel, context_settings=_CONTEXT)
-    register(function)
-    command = typer.main.get_command(alone)
-    command.context_class = HelpContext
-    return cast("TyperCommand", command)
-
-
-def _load(reference: str) -> Any:
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
-
-
 class CommandGroups(TyperGroup):
     """The program, whose help lists its commands in groups, each under the panel of the command."""
 
-    commands: Commands
+    context_class = HelpContext
+    commands: dict[str, Any]
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         """Write one section for each panel."""
-        entries = self.commands.entries
-        width = max(map(len, entries))
+        width = max(map(len, self.commands))
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, entry in entries.items():
-            sections.setdefault(entry.panel, []).append((name.ljust(width), entry.summary))
+        for name, command in self.commands.items():
+            summary = (command.help or "").partition("\n")[0]
+            sections.setdefault(str(command.rich_help_panel), []).append((name.ljust(width), summary))
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -114,15 +65,6 @@ def _main(
     pass
 
 
-@functools.cache
-def root_command() -> CommandGroups:
-    """Return the command whose subcommands are those of the program."""
-    command = cast("CommandGroups", typer.main.get_command(app))
-    command.context_class = HelpContext
-    command.commands = Commands(ENTRIES)
-    return command
-
-
 def list_options(command: Any) -> list[Option]:
     """Return the options that a command takes."""
     return [
@@ -147,6 +89,8 @@ class Grouped(TyperCommand):
 
     Options that few users need are hidden, and shown by ``--help-all``.
     """
+
+    context_class = HelpContext
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show all options if the user asks for them."""
@@ -190,3 +134,22 @@ class WithJobs(Grouped):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move arguments such as ``-1`` behind the options."""
         return super().parse_args(ctx, separate_jobs(args, list_options(self)))
+
+
+@functools.cache
+def root_command() -> CommandGroups:
+    """Return the command whose subcommands are those of the program, which `fleet.cli.app` adds."""
+    return cast("CommandGroups", typer.main.get_command(app))
+
+
+def add_command(panel: str, function: Callable[..., None], kind: type[Grouped] = Grouped) -> None:
+    """Add a command, whose name is that of the function.
+
+    Args:
+        panel: Its group in the help of the program.
+        function: Lines after ``Examples:`` of its docstring are not wrapped.
+        kind: Its class.
+    """
+    name = function.__name__.strip("_").replace("_", "-")
+    text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
+    app.command(name, cls=kind, help=text, rich_help_panel=panel, context_settings=_CONTEXT)(function)

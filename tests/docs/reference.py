@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from fleet.cli.app import run
-from fleet.cli.application import root_command
+from fleet.cli.app import root_command, run
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = tuple(root_command().commands)

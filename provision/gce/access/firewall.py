@@ -276,8 +276,7 @@ def unknown_address() -> ProviderError:
     return ProviderError(
         ErrorKind.MISSING,
         "could not detect the public IP address of this computer",
-        cause="neither a name server (UDP) nor a web service (HTTPS) responded; the firewall allows SSH from this "
-        "address only",
+        cause="no web service that reports it responded; the firewall allows SSH from this address only",
         hint=f"set it with {_OPTION} ADDRESS/32, or reach the instances through Identity-Aware Proxy",
         again={"--iap": True},
     )

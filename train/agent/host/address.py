@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket  # without the module socket, which creates classes for its constants
+import socket
 from typing import Any, Tuple
 
 _AF_INET = 2
@@ -32,7 +32,7 @@ def _is_private_to_host(address: str) -> bool:
 def address_on_route(family: int, target: Tuple[Any, ...]) -> str:
     """Return this host's address on the route to a socket address; empty without a route. Nothing is sent."""
     try:
-        probe = _socket.socket(family, _socket.SOCK_DGRAM)
+        probe = socket.socket(family, socket.SOCK_DGRAM)
     except OSError:
         return ""
     try:

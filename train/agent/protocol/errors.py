@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _socket  # without the module socket, which creates classes for its constants
 import errno
+import socket
 from typing import Optional
 
 from train.agent.protocol.records import ReasonKind, Refusal, Refused
@@ -47,7 +47,7 @@ def reason_kind(error: Optional[BaseException]) -> ReasonKind:
     while error is not None:
         if isinstance(error, RefusedError) and error.record.kind in _REFUSALS:
             return _REFUSALS[error.record.kind]
-        if isinstance(error, (ConnectionError, _socket.timeout)):
+        if isinstance(error, (ConnectionError, socket.timeout)):
             return ReasonKind.UNREACHABLE
         if isinstance(error, OSError) and error.errno in _KINDS:
             return _KINDS[error.errno]
