@@ -10,7 +10,19 @@ from typing import NamedTuple
 
 from train.lint.interpreter.api_names import MULTI_WORKER, PARAMETER_SERVER, Kind, kind_of, kind_of_type
 from train.lint.interpreter.trace import Trace
-from train.lint.interpreter.values import Call, Either, Instance, Items, Location, Made, Table, Value, options, text
+from train.lint.interpreter.values import (
+    Call,
+    Either,
+    Instance,
+    Items,
+    Location,
+    Made,
+    Opaque,
+    Table,
+    Value,
+    options,
+    text,
+)
 from train.script.keras import FIRST_WITH_KERAS_3, Need
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -32,7 +44,7 @@ class Setting(NamedTuple):
 
     Attributes:
         call: The call.
-        name: The variable.
+        name: The variable; empty: any.
         value: Its new value; None: it is removed.
         default: True if the call sets it only if it is unset.
     """
@@ -152,9 +164,11 @@ class Subject:
             elif call.name in _REMOVES and call.args:
                 yield Setting(call, text(call.args[0]) or "", None)
             elif call.name == "os.environ.update":
-                tables = [item.items for item in call.args if isinstance(item, Table)]
-                for items in (*tables, call.keywords):
+                tables = [item for item in call.args if isinstance(item, Table)]
+                for items in (*(table.items for table in tables), call.keywords):
                     yield from (Setting(call, name, value) for name, value in items.items())
+                if len(tables) < len(call.args) or not all(table.exact for table in tables):
+                    yield Setting(call, "", Opaque())
 
     def reads(self) -> Iterator[tuple[Call, str]]:
         """Yield the environment variables that the script reads, in order."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from train.agent.protocol.wording import join_names
 from train.lint.interpreter.api_names import SINGLE_HOST, Kind, keras_name, kind_of, kind_of_type
+from train.lint.interpreter.evaluate import ENVIRON
 from train.lint.interpreter.trace import apart
 from train.lint.interpreter.values import Call, Items, Location, Made, Mark, Ref, Value, text
 from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
@@ -153,7 +154,21 @@ def foreign_tf_config(subject: Subject) -> tuple[Location, list[str]] | None:
     The second part lists the variables of another launcher from which the value is computed if they are set.
     """
     writes = ((call.location, _origin(subject, call, value)) for call, value in _early_tf_configs(subject))
-    return next(((location, origin) for location, origin in writes if origin is not None), None)
+    return next(((location, origin) for location, origin in writes if origin is not None), _any_variable(subject))
+
+
+def _any_variable(subject: Subject) -> tuple[Location, list[str]] | None:
+    """Return where a script sets variables with computed names, if it can read nothing of the job before."""
+    write = next((item.call for item in subject.settings() if not item.name and item.value is not None), None)
+    if write is None:
+        return None
+    before = [call for call in subject.calls() if call.order < write.order]
+    copies = any(call.name in ("os.environ.copy", "os.environ.items") for call in before)
+    passed = any(isinstance(value, Ref) and value.name == ENVIRON for call in before for value in call.args)
+    names = [name for read, name in subject.reads() if read.order < write.order]
+    if copies or passed or any(name in ("", "TF_CONFIG") or name.startswith("FLEET_") for name in names):
+        return None
+    return write.location, [name for name in dict.fromkeys(names) if is_foreign(name)]
 
 
 def _origin(subject: Subject, call: Call, value: Value | None) -> list[str] | None:

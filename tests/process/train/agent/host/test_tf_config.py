@@ -116,11 +116,17 @@ def resolved(lines: list[str]) -> str:
         (2, f"os.environ |= {{'TF_CONFIG': {OWN!r}}}\n"),
         (3, f"from os import environ\nenviron['TF_CONFIG'] = {OWN!r}\n"),
         (3, f"rank = int(os.environ.get('SLURM_PROCID', 0))\nos.environ['TF_CONFIG'] = {DUMPED}"),
+        (3, f"env = {{'A': '1', 'TF_CONFIG': {OWN!r}}}\nfor k, v in env.items(): os.environ[k] = v\n"),
+        (2, "os.environ.update({k: json.dumps(v) for k, v in json.load(open('env.json')).items()})\n"),
+        (2, "os.environ.update(json.load(open('text.json')))\n"),
+        (4, f"def env():\n    return {{'TF_CONFIG': {OWN!r}}}\nos.environ.update(env())\n"),
         (4, f"import socket\nrank = len(socket.gethostname()) % 2\nos.environ['TF_CONFIG'] = {DUMPED}"),
     ],
 )  # fmt: skip
 def test_the_resolver_reads_the_tf_config_of_the_job(tmp_path: Path, line: int, script: str) -> None:
     (tmp_path / "tf_config.json").write_text(OWN)
+    (tmp_path / "env.json").write_text(f'{{"TF_CONFIG": {OWN}}}')
+    (tmp_path / "text.json").write_text(json.dumps({"TF_CONFIG": OWN}))
     lines = seen(tmp_path, BEGIN + script + END + "print(json.loads(os.environ['TF_CONFIG'])['cluster']['worker'])\n")
     assert lines == [
         REPORT % line,
@@ -161,6 +167,19 @@ import re
 def shift(text):
     return re.sub('2222', '4000', text)
 os.environ['TF_CONFIG'] = shift(os.environ['TF_CONFIG'])
+""",
+    "a copy of all variables": """
+env = os.environ.copy()
+env['TF_CONFIG'] = env['TF_CONFIG'].replace('2222', '4000')
+os.environ.update(env)
+""",
+    "all variables": """
+for name, value in dict(os.environ).items():
+    os.environ[name] = value.replace('2222', '4000')
+""",
+    "names that are computed": """
+for name in ['TF_CONFIG', 'OTHER']:
+    os.environ[name] = os.environ.get(name, '').replace('2222', '4000')
 """,
     "PMI": """
 rank, size = int(os.environ['PMI_RANK']), int(os.environ['PMI_SIZE'])
