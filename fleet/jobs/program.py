@@ -22,17 +22,18 @@ from fleet.remote.client import AgentClient
 from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
 from fleet.state import TrainCommand
-from fleet.steps import Again, NextStep, Step
+from fleet.steps import Again, NextStep, Shell, Step
 from fleet.translation import translate_errors
 from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
-from train.diagnosis.texts import ARGUMENTS_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT
+from train.agent.protocol.wording import join_names
+from train.diagnosis.texts import ARGUMENTS_HINT, HOSTED_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT
 from train.diagnosis.verdict import Kind as FailureKind
 from train.diagnosis.verdict import Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
-from train.script.arguments import complete, find_missing, value_of, words
+from train.script.arguments import complete, find_defaulted, find_missing, value_of, words
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import CALLS, Imports, advice, needed
 from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
@@ -47,6 +48,10 @@ _SERVERS_RULE = "MW108"
 _RESUME_RULES = ("MW403", "MW404", "MW405")  # hints that matter if a job is restarted
 _FEWEST_WITH_SERVERS = 3  # a chief, a worker, a parameter server
 _MOST_FINDINGS = 4  # shown before a job
+# Directories of Colab and Kaggle.
+_HOSTED = re.compile(
+    r"[\s'\"](/content/(?:g?drive/My ?Drive/)?|/kaggle/(?:input|working)/)([\w-][\w.-]*(?:/[\w-][\w.-]*)*)"
+)
 
 
 @dataclass(frozen=True)
@@ -91,12 +96,14 @@ class Inputs:
         requirements: Requirements to install; None: nothing is installed.
         data: Additional data to upload.
         withheld: Files with secrets, which are never uploaded.
+        arguments: Arguments of the script: those given, else those of the notebook that runs it.
     """
 
     entry: EntryPoint
     requirements: Requirements | None
     data: tuple[DataSource, ...]
     withheld: tuple[Path, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,9 +135,11 @@ def find(request: ProgramRequest) -> Inputs:
     Raises:
         UsageError: a file does not exist, cannot be started, or refers to something only on this computer.
     """
+    arguments = request.arguments
     with translate_errors():
         if Path(request.script).suffix == ".ipynb" and Path(request.script).expanduser().is_file():
-            entry = _notebook_entry(Path(request.script).expanduser(), request.workdir)
+            notebook = Path(request.script).expanduser()
+            entry, arguments = _notebook_entry(notebook, request.workdir, arguments)
         else:
             entry = find_entry(request.script, request.module, request.command, request.workdir)
         requirements = _requirements(entry, request.requirements)
@@ -138,15 +147,16 @@ def find(request: ProgramRequest) -> Inputs:
         entry = replace(entry, note="; ".join(filter(None, (entry.note, requirements.note))))
         requirements = requirements if requirements.text.strip() else None
     data = tuple(parse_data(item) for item in request.data)
-    return Inputs(entry, requirements, data, tuple(Path(path).resolve() for path in request.withheld))
+    withheld = tuple(Path(path).resolve() for path in request.withheld)
+    return Inputs(entry, requirements, data, withheld, arguments)
 
 
-def _notebook_entry(notebook: Path, workdir: str) -> EntryPoint:
-    """Write the files of a notebook into a temporary directory, and return the script among them that trains.
+def _notebook_entry(notebook: Path, workdir: str, given: tuple[str, ...]) -> tuple[EntryPoint, tuple[str, ...]]:
+    """Write the files of a notebook into a temporary directory; return the script that trains, and its arguments.
 
     Modules and requirements next to the notebook belong to the job as well.
     """
-    files, main = read_notebook(notebook)
+    files, main, arguments = read_notebook(notebook)
     if workdir:
         message = "--workdir does not apply to a notebook, whose files are written into a directory of their own"
         raise ScriptError(message, again={"--workdir": None})
@@ -163,7 +173,9 @@ def _notebook_entry(notebook: Path, workdir: str) -> EntryPoint:
     )
     entry = find_entry("" if module else str(directory / main), module, (), str(directory))
     names = ", ".join(files)
-    return replace(entry, note=f"{notebook.name} writes {names}: running {main} in a directory of its own")
+    running = shlex.join([main, *(given or arguments)])
+    note = f"{notebook.name} writes {names}: running {running} in a directory of its own"
+    return replace(entry, note=note), given or arguments
 
 
 def collect(inputs: Inputs, services: Services, python_path: str = "") -> Program:
@@ -319,7 +331,9 @@ def warnings(program: Program, prepared: Sequence[Prepared], terms: Terms) -> It
     """Yield warnings about likely problems of a job on these hosts, before it starts."""
     findings = script_findings(program.entry, prepared, terms)
     for finding in findings[:_MOST_FINDINGS]:
-        yield Note(described(finding), Level.WARNING)
+        is_short = finding.rule != _LAUNCHERS_RULE or program.entry.workdir != Path.cwd()
+        shown_one = finding if is_short else replace(finding, reason=f"{finding.reason}; {finding.fix}")
+        yield Note(described(shown_one), Level.WARNING)
     if len(findings) > _MOST_FINDINGS:
         yield Note(f"{len(findings) - _MOST_FINDINGS} more: fleet lint {shown(program.entry)}", Level.WARNING)
     missing = {item.member.slot: item.missing for item in prepared}
@@ -415,6 +429,13 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
     if file := _missing_file(request, verdict):
         error.hint = f"{file} is in the current directory, which was not uploaded"
         error.next_steps = (Again({"--workdir": "."}), *error.next_steps)
+    hosted = _HOSTED.search(verdict.message) if verdict and verdict.kind is FailureKind.FILE_NOT_FOUND else None
+    if hosted:
+        root, name = hosted.groups()
+        error.hint = HOSTED_HINT.format(name=name, root=root)
+        if request.script.endswith(".py") and (Path(request.script).expanduser().parent / name).exists():
+            edit = Shell(shlex.join(["sed", "-i", f"s#{root}##g", request.script]))
+            error.next_steps = (edit, Again({}), *error.next_steps)
     missing = find_missing(verdict.lines) if verdict and verdict.hint.startswith(ARGUMENTS_HINT) else ()
     entry = find(request).entry if missing else None
     if entry is None or (entry.kind is Kind.COMMAND and entry.first is None):
@@ -426,6 +447,17 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
     if all(map(value_of, names)):  # a command that repeats a job takes neither this option nor arguments
         again = Again({"--from-capsule": None}, program=program)
         error.hint, error.next_steps = PLACEHOLDERS_HINT, (again, *error.next_steps)
+
+
+def warn_of_defaults(
+    request: ProgramRequest, entry: EntryPoint, workers: int, typed: TrainCommand | None
+) -> Iterator[Note]:
+    """Yield a warning if the index of a task is an option whose default all tasks would take, with the command."""
+    names = find_defaulted(entry.texts.values(), request.arguments) if entry.kind is not Kind.COMMAND else []
+    if names and typed is not None and workers > 1:
+        line = Step("train", *typed.options, "--", *request.arguments, *words(names)).text(request.fleet)
+        text = f"every task takes the default of {join_names(names)}; to give each task its value: {line}"
+        yield Note(text, Level.WARNING)
 
 
 def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:

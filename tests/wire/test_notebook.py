@@ -13,9 +13,10 @@ pytestmark = pytest.mark.wire
 CELLS = [
     "%pip install tensorflow\n",
     "%%writefile setup_data.py\nimport helper\n\ndef load():\n    return helper.SIZE\n",
-    "%%writefile main.py\nimport json\nimport os\n\nimport setup_data\n",
-    "%%writefile -a main.py\n\nprint(setup_data.load(), json.loads(os.environ['TF_CONFIG'])['task']['index'])\n",
-    "%%bash\npython main.py &> job_0.log\n",
+    "%%writefile main.py\nimport json\nimport os\nimport sys\n\nimport setup_data\n",
+    "%%writefile -a main.py\n\nindex = json.loads(os.environ['TF_CONFIG'])['task']['index']\n",
+    "%%writefile -a main.py\nprint(setup_data.load(), index, sys.argv[1:])\n",
+    "%%bash\npython main.py --epochs 3 &> job_0.log\n",
 ]
 
 
@@ -25,8 +26,13 @@ def test_the_script_of_a_notebook_runs_and_no_file_of_the_user_is_changed(pair: 
     pair.script("helper.py", "SIZE = 42\n")
     pair.script("main.py", "print('a file of the user')\n")
     ran = pair.run("train", "tutorial.ipynb")
-    assert "tutorial.ipynb writes setup_data.py, main.py: running main.py in a directory of its own" in ran.err
-    assert [lines_of(ran, f"worker-{index}") for index in (0, 1)] == [["42 0"], ["42 1"]]
+    assert (
+        "tutorial.ipynb writes setup_data.py, main.py: running main.py --epochs 3 in a directory of its own"
+        in ran.err
+    )
+    assert [lines_of(ran, f"worker-{index}") for index in (0, 1)] == [[f"42 {i} ['--epochs', '3']"] for i in (0, 1)]
+    ran = pair.run("train", "tutorial.ipynb", "--", "--epochs", "1")
+    assert lines_of(ran, "worker-1") == ["42 1 ['--epochs', '1']"]
     assert (pair.directory / "main.py").read_text() == "print('a file of the user')\n"
     assert sorted(path.name for path in pair.directory.iterdir()) == ["helper.py", "main.py", "tutorial.ipynb"]
 

@@ -276,6 +276,16 @@ def test_the_next_line_sets_the_variables_of_another_launcher(pair: Program, exp
     ]
 
 
+def test_the_warning_offers_the_variables_whose_default_all_tasks_would_take(pair: Program) -> None:
+    pair.script("task.py", "import os\nprint('SEEN', os.environ.get('PMI_RANK', '0'))\n")
+    warned = " ".join(pair.run("train", "task.py").err.split())
+    line = "fleet train -- bash -c 'PMI_RANK=$FLEET_RANK exec python task.py'"
+    assert "all tasks take the same default; use FLEET_RANK" in warned
+    assert f"or start it with {line} (" in warned
+    ran = pair.run(*shlex.split(line)[1:])
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["SEEN 0", "SEEN 1"]
+
+
 BY_ARGPARSE = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -338,6 +348,40 @@ def test_the_next_line_passes_the_arguments_that_differ_by_task(
     assert [[str(i) in command, any("{" in word for word in command)] for i, command in enumerate(commands)] == [
         [True, False]
     ] * 2
+
+
+def test_a_warning_offers_the_arguments_whose_default_all_tasks_would_take(pair: Program) -> None:
+    source = BY_ARGPARSE.replace('"--rank", type=int, required=True', '"--rank", type=int, default=0')
+    pair.script("task.py", source.replace("required=True", "default=1"))
+    warned = pair.run("train", "task.py", "--", "--note", "a b")
+    text = " ".join(warned.err.split())
+    line = "fleet train task.py -- --note 'a b' --rank '{rank}' --world-size '{tasks}'"
+    assert f"every task takes the default of --rank and --world-size; to give each task its value: {line}" in text
+    ran = pair.run(*shlex.split(line)[1:])
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == [f"SEEN ({i}, 2, 'a b')" for i in (0, 1)]
+    assert "every task takes the default" not in ran.err
+
+
+def test_the_next_lines_read_a_file_of_a_notebook_service_next_to_the_script(pair: Program) -> None:
+    pair.script("task.py", "print('SEEN', open('/content/data/x 1.txt'.replace(' 1', '')).read())\n")
+    failed = pair.run("train", "task.py", code=100)
+    assert "/content/ belongs to a notebook service: put data/x.txt next to the script" in failed.err
+    assert "next:  fleet logs" in failed.err
+    pair.script("data/x.txt", "42")
+    failed = pair.run("train", "task.py", code=100)
+    edit, again, _ = [line.strip() for line in failed.err.partition("\nnext:")[2].splitlines()]
+    subprocess.run(shlex.split(edit), cwd=pair.directory, check=True)
+    ran = pair.run(*shlex.split(again)[1:])
+    assert lines_of(ran, "worker-1")[-1] == "SEEN 42"
+
+
+def test_a_download_that_the_script_repeats_is_not_repeated_by_the_next_line(pair: Program) -> None:
+    call = "urllib.request.urlretrieve('https://data.example.invalid/iris.csv', 'iris.csv')"
+    pair.script("task.py", f"import urllib.request\n{call}\n")
+    failed = pair.run("train", "task.py", code=100)
+    assert "let the script read it there instead of downloading it" in " ".join(failed.err.split())
+    assert "fleet push" in failed.err
+    assert "rerun" not in failed.err
 
 
 def test_placeholders_are_replaced_on_each_host_and_other_braces_stay(pair: Program) -> None:

@@ -432,6 +432,11 @@ class _Case:
     def _clause_and_hint(self, reading: Reading, rule: Rule) -> tuple[str, str]:
         """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
         if rule.kind is Kind.PORT_IN_USE and reading.listens and reading.evidence.port not in (0, reading.listens):
+            if reading.fatal and "cluster_resolver" in source_of(reading.lines, reading.fatal):
+                return (
+                    f"could not listen on port {reading.listens}, which is not its port in this job",
+                    texts.RESOLVER_HINT,
+                )
             return (
                 f"could not listen on port {reading.listens}, which was in use. fleet gave it port "
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",

@@ -9,7 +9,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 
 from train.agent.protocol.records import ReasonKind
-from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, LAUNCHER_HINT, PACKAGE_HINT, TASK_PORT_HINT
+from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, LAUNCHER_HINT, PACKAGE_HINT, RESOLVER_HINT, TASK_PORT_HINT
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Kind
 from train.script.launchers import LAUNCHERS
@@ -123,7 +123,7 @@ _TENSORFLOW_1 = (
     r"(?:Session|InteractiveSession|placeholder|app|flags|logging|contrib|ConfigProto|GPUOptions|get_variable"
     r"|variable_scope|global_variables_initializer|global_variables|initialize_all_variables|set_random_seed"
     r"|reset_default_graph|get_default_graph|trainable_variables|layers|log|to_float|to_int32|random_uniform"
-    r"|random_normal|truncated_normal|gfile|python_io|FIFOQueue|all_variables|mul|sub|estimator)"
+    r"|random_normal|truncated_normal|gfile|python_io|FIFOQueue|all_variables|mul|sub)"
 )
 
 EXCEPTIONS = (
@@ -346,7 +346,7 @@ EXCEPTIONS = (
 # Hints for exceptions of the script or the host that have no other kind.
 SCRIPT_HINTS = (
     Rule(Kind.SCRIPT_EXCEPTION, rf"^'(?:{LAUNCHERS})'$", types="KeyError", hint=LAUNCHER_HINT),
-    Rule(Kind.SCRIPT_EXCEPTION, r"SLURM_\w+ not found in environment", types="RuntimeError", hint=LAUNCHER_HINT),
+    Rule(Kind.SCRIPT_EXCEPTION, r"SLURM_\w+ not found in environment", types="RuntimeError", hint=RESOLVER_HINT),
     Rule(
         Kind.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_ALWAYS}'|module '(?:numpy|keras)' has no attribute "
@@ -361,6 +361,13 @@ SCRIPT_HINTS = (
         types="AttributeError|ImportError",
         hint="rename the script's file if it has the same name as a package or a module of Python; else remove the "
         "circular import",
+    ),
+    Rule(
+        Kind.SCRIPT_EXCEPTION,
+        r"module 'tensorflow\S*' has no attribute 'estimator'|No module named 'tensorflow_estimator",
+        types=r"AttributeError|ModuleNotFoundError|ImportError",
+        hint="TensorFlow 2.16 and later have no Estimators: train a Keras model instead, or put tensorflow~=2.15.0 "
+        "into requirements.txt next to the script, on hosts with Python 3.9 to 3.11",
     ),
     Rule(
         Kind.SCRIPT_EXCEPTION,

@@ -96,8 +96,8 @@ HINTS = {
 
 SERVER_HINT = "open the URL on this computer, and correct it"
 PUSHED_HINT = (
-    "download the file once on this computer and send it to the hosts, and let the script read it there: all tasks "
-    "need the same one"
+    "download the file once on this computer, send it to the hosts, and let the script read it there instead of "
+    "downloading it: all tasks need the same one"
 )
 CACHE_HINT = (
     "run the script's call once on this computer, and send what it downloads, which all tasks need: "
@@ -117,12 +117,17 @@ TASK_PORT_HINT = (
     "use the TF_CONFIG that fleet sets, and do not set it in the script; a server of the script's own needs a free "
     "port on every host"
 )
+RESOLVER_HINT = (
+    "the cluster resolver of the script does not describe this job: use "
+    "tf.distribute.cluster_resolver.TFConfigClusterResolver(), with the TF_CONFIG that fleet sets"
+)
 LAUNCHER_HINT = (
     "another launcher (mpirun, srun, torchrun) sets this variable; in a task of fleet, use FLEET_RANK, "
     "FLEET_NUM_TASKS, and FLEET_ADDRESSES"
 )
 ARGUMENTS_HINT = "pass the arguments of the script after --: "
 PLACEHOLDERS_HINT = "fleet replaces words such as {rank} on each host; --dry-run shows the values"
+HOSTED_HINT = "{root} belongs to a notebook service: put {name} next to the script, and remove {root} from its path"
 EXIT_HINT = "the program ended itself with this message: provide what it requires"
 SERVERS_HINT = "start the job with the roles that ParameterServerStrategy needs: fleet train with --chief and --ps 1"
 ILLEGAL_HINT = (

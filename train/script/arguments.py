@@ -31,6 +31,7 @@ _DECLARED = re.compile(
     r"(?:(?:add_argument|[oO]ption)\(\s*(?:[\"']-\w[\"'],\s*)?[\"'](--[\w-]+)|DEFINE_\w+\(\s*(?:name=)?[\"'](\w+)"
     r"|click\.argument\(\s*[\"'](\w+))[\"'](?:[^()]|\([^()]*\))*"
 )
+_FIRST = re.compile(r"\bdefault\s*=\s*[\"']?(?:0|-1)\b|^DEFINE_\w+\([^,]+,\s*[\"']?(?:0|-1)\b")
 
 
 def value_of(name: str) -> str:
@@ -78,6 +79,21 @@ def complete(missing: Sequence[str], sources: Iterable[str], given: Sequence[str
         aliases = {_plain(name), *re.findall(r"[\"']-(\w)[\"']", match[0])}
         names += [name] if is_needed and not aliases & {*typed, *map(_plain, names)} else []
     return names
+
+
+def find_defaulted(sources: Iterable[str], given: Sequence[str]) -> list[str]:
+    """Return the names of the options of one task, if its index has a default that all tasks would take.
+
+    Args:
+        sources: The text of the script's files.
+        given: The arguments that it has.
+    """
+    typed = {_plain(word.partition("=")[0]) for word in given if word.startswith("-")}
+    declared = {match[1] or f"--{match[2]}": match[0] for match in _DECLARED.finditer("\n".join(sources))}
+    certain = re.compile(rf"{_CERTAIN}|job_name")  # together with an index
+    names = [name for name in declared if name != "--None" and certain.fullmatch(_plain(name))]
+    indices = [name for name in names if value_of(name) in ("{rank}", "{index}") and _FIRST.search(declared[name])]
+    return names if indices and typed.isdisjoint(map(_plain, names)) else []
 
 
 def _plain(name: str) -> str:

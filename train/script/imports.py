@@ -98,6 +98,11 @@ def advice(module: str, entry: EntryPoint | None = None) -> str:
         entry: The entry point that imports it; None: unknown.
     """
     package = distribution_of(module)
+    if module in ("horovod", "mpi4py", "byteps"):
+        return (
+            f"`fleet` does not start {module}: create tf.distribute.MultiWorkerMirroredStrategy() instead, "
+            "which takes all workers from TF_CONFIG; FLEET_RANK and FLEET_NUM_TASKS replace rank and size"
+        )
     if package:
         return f"add {package} to {FILES} next to the script"
     file = entry.file if entry is not None and entry.kind in (Kind.SCRIPT, Kind.MODULE) else None

@@ -84,7 +84,8 @@ _SAME_NAME = frozenset(
     fastai flask fsspec gcsfs gensim gpustat gym gymnasium h5py horovod imageio imgaug jax jaxlib joblib
     keras keras_cv keras_hub keras_nlp keras_tuner librosa lightgbm lmdb loguru lxml matplotlib medpy mlflow
     mpi4py natsort neptune netCDF4 nibabel nltk numba numpy omegaconf onnx openpyxl optax optuna pandas plotly polars
-    portalocker psutil pyarrow pydantic pydicom pydot pytest rasterio ray regex requests rich s3fs sacrebleu scipy
+    portalocker portpicker psutil pyarrow pydantic pydicom pydot pytest rasterio ray regex requests rich s3fs
+    sacrebleu scipy
     seaborn sentencepiece shapely simplejson six soundfile spacy statsmodels sympy tabulate tensorboard tensorboardX
     tensorflow tensorflow_addons tensorflow_datasets tensorflow_hub tensorflow_io tensorflow_model_optimization
     tensorflow_probability tensorflow_text termcolor tf_keras tf_slim tifffile tiktoken timm tokenizers toml

@@ -76,6 +76,7 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     directory, record = services.store.need(request.fleet)
     _check_network(request, len(record.hosts))
     request = dataclasses.replace(request, env={**record.spec.options.variables, **request.env})
+    request = dataclasses.replace(request, arguments=located.arguments if located else ())
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
         program = collect(located, services, python_path) if located else None

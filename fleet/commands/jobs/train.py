@@ -33,6 +33,7 @@ from fleet.jobs.program import (
     preparation,
     refuse_without_servers,
     shown,
+    warn_of_defaults,
     warnings,
 )
 from fleet.jobs.pulls.requested import pull_requested, warning_of
@@ -113,7 +114,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     check_job_name(request.name)
     pull_to = _check_directory(request.pull)
     located = find(request)
-    entry = located.entry
+    entry, request = located.entry, dataclasses.replace(request, arguments=located.arguments)
     directory, record = services.store.need(request.fleet)
     options, lost_s = record.spec.options, request.host_timeout_s
     policy = on_fleet(
@@ -151,7 +152,10 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             restarts=request.policy.restarts > 0,
             keeps=bool(request.replication.directory),
         )
-        for note in warnings(program, prepared[:first], terms):
+        for note in (
+            *warnings(program, prepared[:first], terms),
+            *warn_of_defaults(request, entry, first, request.command_line),
+        ):
             sink.emit(note)
         options = record.spec.options
         extras = Extras(preemption_notices(options), origin, rejoins=options.restarts, revives=options.unattended)

@@ -537,7 +537,7 @@ def _fetch(downloads: Sequence[str], job: str) -> Iterator[NextStep]:
         here = str(Path.home() / ".cache/fleet-downloads" / name)
         yield Shell(shlex.join(["curl", "-fL", "--create-dirs", "-o", here, url]))
         yield Step("push", *(["--to", directory.removeprefix("~/")] if path else []), here)
-    if downloads:
+    if downloads and not any(item.endswith(" ") for item in downloads):  # else the script downloads it again
         yield Step("rerun", job)
 
 

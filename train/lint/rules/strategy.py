@@ -209,7 +209,7 @@ def _tf_configs(subject: Subject) -> Iterator[tuple[Call, Value | None]]:
 @rule(
     "MW104",
     ERROR,
-    reason="the job's hosts have other addresses, and each attempt has other ports",
+    reason="they are not those of this job, whose resolver is TFConfigClusterResolver()",
     fix="use tf.distribute.cluster_resolver.TFConfigClusterResolver(), which reads TF_CONFIG",
 )
 def _writes_cluster(subject: Subject) -> Iterator[Violation]:
@@ -236,8 +236,8 @@ def _only_type_chief(subject: Subject) -> Iterator[Violation]:
 @rule(
     "MW109",
     WARNING,
-    reason="without srun it fails with RuntimeError (... not found in environment), and it uses other ports than "
-    "those that fleet checked",
+    reason="without srun it fails with RuntimeError (... not found in environment); this job's resolver is "
+    "TFConfigClusterResolver()",
     fix="use TFConfigClusterResolver(), which reads the TF_CONFIG that `fleet` sets, also under Slurm; do not set "
     "TF_CONFIG from the resolver",
 )

@@ -381,3 +381,19 @@ def test_a_cancelled_request_without_an_earlier_error_is_reported_itself() -> No
         "raised CancelledError: stopped"
         in diagnosed(task(0, FAILED, trace("asyncio.CancelledError: stopped"))).message
     )
+
+
+def test_addresses_of_a_resolver_of_the_script_are_not_those_of_the_job() -> None:
+    log = "I0000 00:00:1795232285.946913 1 add_port.cc:83] Failed to add port to server: No address added out of total 1 resolved for '0.0.0.0:2299'\n"
+    source = "s = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=r)"
+    log += trace(f"{E}UnknownError: Could not start gRPC server", source=source)
+    verdict = diagnosed(task(0, FAILED, log), task(1, Exit(0), ""))
+    assert verdict.kind is Kind.PORT_IN_USE
+    assert "cluster resolver of the script does not describe this job" in verdict.hint
+    slurm = trace("RuntimeError: SLURM_PROCID not found in environment. Not running inside a SLURM step?")
+    assert diagnosed(task(0, FAILED, slurm), task(1, Exit(0), "")).hint == verdict.hint
+
+
+def test_estimators_need_an_older_tensorflow() -> None:
+    log = trace("AttributeError: module 'tensorflow' has no attribute 'estimator'")
+    assert "tensorflow~=2.15.0" in diagnosed(task(0, FAILED, log), task(1, Exit(0), "")).hint

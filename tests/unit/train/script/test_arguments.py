@@ -5,7 +5,7 @@ import re
 import pytest
 
 from train.agent.protocol.cluster import PLACEHOLDERS
-from train.script.arguments import complete, find_missing, value_of, words
+from train.script.arguments import complete, find_defaulted, find_missing, value_of, words
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,24 @@ def test_words_have_a_placeholder_or_the_name_as_value() -> None:
         "--learning-rate",
         "LEARNING_RATE",
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "names"),
+    [
+        ('p.add_argument("--rank", type=int, default=0)\np.add_argument("--world-size", default=1)', "",
+         "--rank --world-size"),
+        ('p.add_argument("--task_index", default="0")\np.add_argument("--epochs", default=3)', "", "--task_index"),
+        (FLAGS, "", "--job_name --task_index --ps_hosts"),
+        (FLAGS, "--task_index=1", ""),
+        ('p.add_argument("--rank", default=8)', "", ""),
+        ('p.add_argument("--rank", default=int(os.environ.get("RANK", 0)))', "", ""),
+        ('p.add_argument("--world-size", default=1)', "", ""),
+        ('p.add_argument("--local_rank", default=0)', "", ""),
+        (CLICK, "", ""),
+    ],
+)  # fmt: skip
+def test_an_index_with_a_default_is_found_with_the_options_of_the_same_kind(
+    source: str, given: str, names: str
+) -> None:
+    assert find_defaulted([source], given.split()) == names.split()

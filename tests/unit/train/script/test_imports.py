@@ -125,6 +125,7 @@ def test_only_known_packages_are_suggested(tmp_path: Path) -> None:
         advice("tensorflow_datasets")
         == "add tensorflow-datasets to pyproject.toml or requirements.txt next to the script"
     )
+    assert "create tf.distribute.MultiWorkerMirroredStrategy() instead" in advice("horovod")
     entry = find_entry(str(tmp_path / "lib" / "deep" / "task.py"), "", (), "")
     assert advice("resnet", entry).startswith("push it with the script if it is yours (--workdir)")
     assert advice("nets", entry) == (

@@ -57,6 +57,26 @@ def test_the_script_that_a_cell_runs_is_the_main_one(tmp_path: Path, run: str, m
 
 
 @pytest.mark.parametrize(
+    ("runs", "arguments"),
+    [
+        (["!python a.py --epochs 3 --name 'my model' # once"], ("--epochs", "3", "--name", "my model")),
+        (["%%bash\npython ./a.py --epochs 3 \\\n  --lr 0.1 2> log &"], ("--epochs", "3", "--lr", "0.1")),
+        (["%run a.py --epochs=3; ls"], ("--epochs=3",)),
+        (["!python a.py --epochs 3", "!python a.py --epochs 3 &> log"], ("--epochs", "3")),
+        (["!python a.py --epochs 3", "!python a.py --epochs 4"], ()),
+        (["!python a.py --epochs {epochs}"], ()),
+        (["!python a.py --epochs $epochs"], ()),
+        (["!python a.py --task_index=0 --epochs 3"], ()),
+        (["!python a.py 'open"], ()),
+        (["!python b.py --epochs 3"], ()),
+    ],
+)
+def test_the_arguments_of_the_main_script_are_read(tmp_path: Path, runs: list[str], arguments: tuple[str]) -> None:
+    path = notebook(tmp_path, f"%%writefile a.py\n{MAIN}", *runs)
+    assert read_notebook(path).arguments == arguments
+
+
+@pytest.mark.parametrize(
     "run", ["!python -m src.main --epochs 3", "!cd src && python main.py", "%%sh\ncd src && python3 main.py"]
 )
 def test_a_module_and_a_script_of_another_directory_are_the_main_one(tmp_path: Path, run: str) -> None:
