@@ -8,7 +8,7 @@ import functools
 import hashlib
 import os
 import re
-from typing import Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from train.agent.files.containment import is_inner_link, is_inner_path
 from train.agent.files.disk import (
@@ -19,15 +19,16 @@ from train.agent.files.disk import (
     remove_file,
     remove_tree,
     write_all,
-    write_new,
 )
-from train.agent.files.packs import PACKED_BYTES, STAMP_NS, PackReader, PackWriter, find_packed, prune_packs
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
-_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP, errno.ENOENT)  # the last: it is in a pack
+_NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
+
+STAMP_NS = 315_532_800 * 10**9
+"""The time of change of all files in the store: one that a task wrote to has another."""
 
 
 def _invalid_bundle(reason: str) -> RefusedError:
@@ -90,21 +91,12 @@ def missing(store: str, entries: Sequence[Entry]) -> NeedContents:
     """Return the contents that `entries` need and the store lacks, each once, in order."""
     sizes: Dict[str, int] = {}
     seen: Set[str] = set()
-    packed = find_packed(store)
     for entry in entries:
         if entry.sha256 and entry.kind in (EntryKind.FILE, EntryKind.DATA) and entry.sha256 not in seen:
             seen.add(entry.sha256)
-            is_packed = entry.sha256 in packed and packed[entry.sha256].size == entry.size
-            if not is_packed and not is_kept(store, entry.sha256, entry.size):
+            if not is_kept(store, entry.sha256, entry.size):
                 sizes[entry.sha256] = entry.size
     return NeedContents(list(sizes), sum(sizes.values()))
-
-
-def to_pack(entries: Sequence[Entry]) -> Set[str]:
-    """Return the hashes of the contents that are stored in packs: small ones that no working directory links to."""
-    linked = {entry.sha256 for entry in entries if entry.kind is EntryKind.DATA}
-    small = {entry.sha256 for entry in entries if entry.kind is EntryKind.FILE and entry.size < PACKED_BYTES}
-    return small - linked
 
 
 def _never() -> bool:
@@ -140,8 +132,7 @@ class Receiver:
     Args:
         store: Directory of the store.
         expected: Hash and size of each, in the order in which they come.
-        packed: Hashes of those that are stored in a pack.
-        path_of: Returns the path of one of the others, given its hash.
+        path_of: Returns the path of a complete content, given its hash; None: its path in the store.
 
     Attributes:
         contents: Hash and size of each.
@@ -152,11 +143,7 @@ class Receiver:
     """
 
     def __init__(
-        self,
-        store: str,
-        expected: Sequence[Tuple[str, int]],
-        packed: Collection[str] = (),
-        path_of: Optional[Callable[[str], str]] = None,
+        self, store: str, expected: Sequence[Tuple[str, int]], path_of: Optional[Callable[[str], str]] = None
     ) -> None:
         self._store = store
         self.contents = list(expected)
@@ -164,19 +151,13 @@ class Receiver:
         self.is_broken = False
         self.on_received: Callable[[], None] = lambda: None
         self.moved: Dict[str, str] = {}
-        self._expected = list(reversed(expected))
-        self._packed = packed
         self._path_of = path_of or functools.partial(object_path, store)
+        self._next = 0
         self._fd = -1
-        self._digest = ""
-        self._size = 0
         self._left = 0
         self._hash = hashlib.sha256()
-        self._directories: Set[str] = set()
         make_directory(store)
-        is_packing = any(digest in packed for digest, _ in expected)
-        self._pack: Optional[PackWriter] = PackWriter(store) if is_packing else None
-        self._next()
+        self._open_next()
 
     def feed(self, data: bytes) -> None:
         """Process bytes of the contents.
@@ -197,49 +178,38 @@ class Receiver:
             self.received += len(piece)
             if self._left == 0:
                 self._complete()
-                self._next()
+                self._open_next()
             self.on_received()
 
     def need(self) -> NeedContents:
         """Return what is still missing, after a source failed."""
-        if self._fd < 0:
-            return NeedContents([], 0)
-        rest = [(self._digest, self._size), *reversed(self._expected)]
-        offset = self._size - self._left
+        rest = self.contents[self._next :]
+        offset = rest[0][1] - self._left if rest else 0
         return NeedContents([digest for digest, _ in rest], sum(size for _, size in rest) - offset, offset=offset)
 
-    def open_content(self, digest: str) -> Tuple[int, int]:
-        """Return a descriptor of a content that is complete or has begun to arrive, and its offset."""
-        if self._pack is not None and digest in self._packed:
-            return self._pack.open(), self._pack.offset_of(digest)
+    def open_content(self, digest: str) -> int:
+        """Return a descriptor of a content that is complete or has begun to arrive."""
         for path in (self._temporary(digest), self._path_of(digest)):
             with contextlib.suppress(FileNotFoundError):
-                return os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0
-        return os.open(self.moved.get(digest, ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), 0
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(self.moved.get(digest, ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def finish(self) -> None:
         """Check that all contents have come.
 
         Raises:
             RefusedError: one of them is not complete.
-            OSError: they cannot be written.
         """
         if self._fd >= 0:
             raise RefusedError(Refusal.BUNDLE, "the contents ended before all of them had come")
-        if self._pack is not None:
-            self._pack.close()
 
     def close(self) -> None:
         """Remove a partly written file; keep complete contents."""
         if self._fd >= 0:
-            if not self._is_packing():
-                os.close(self._fd)
-                remove_file(self._temporary(self._digest))
+            os.close(self._fd)
+            remove_file(self._temporary(self.contents[self._next][0]))
             self._fd = -1
             self._break()
-        if self._pack is not None:
-            with contextlib.suppress(OSError):  # then its contents are sent again
-                self._pack.close()
 
     def _break(self) -> None:
         self.is_broken = True
@@ -248,78 +218,46 @@ class Receiver:
     def _temporary(self, digest: str) -> str:
         return os.path.join(self._store, f"{digest}.{os.getpid()}.new")
 
-    def _is_packing(self) -> bool:
-        return self._pack is not None and self._fd == self._pack.fd
-
-    def _next(self) -> None:
-        while self._expected and self._fd < 0:
-            self._digest, self._size = self._expected.pop()
-            self._left = self._size
+    def _open_next(self) -> None:
+        while self._next < len(self.contents) and self._fd < 0:
+            digest, self._left = self.contents[self._next]
             self._hash = hashlib.sha256()
-            if self._pack is not None and self._digest in self._packed:
-                self._fd = self._pack.fd
-            else:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                self._fd = os.open(self._temporary(self._digest), flags, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._fd = os.open(self._temporary(digest), flags, 0o600)
             if self._left == 0:
                 self._complete()
 
     def _complete(self) -> None:
-        if self._hash.hexdigest() != self._digest:
-            self._left, self._hash = self._size, hashlib.sha256()
-            os.lseek(self._fd, self._pack.end if self._pack is not None and self._is_packing() else 0, os.SEEK_SET)
+        digest, size = self.contents[self._next]
+        if self._hash.hexdigest() != digest:
+            self._left, self._hash = size, hashlib.sha256()
+            os.lseek(self._fd, 0, os.SEEK_SET)
             self._break()
-            raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {self._digest[:12]}… they came under")
-        if self._pack is not None and self._is_packing():
-            self._pack.add(self._digest, self._size)
-        else:
-            self._place()
-        self._fd = -1
-
-    def _place(self) -> None:
-        """Give the complete file its name."""
+            raise RefusedError(Refusal.BUNDLE, f"contents do not have the hash {digest[:12]}… they came under")
         finish_file(self._fd, 0o444, STAMP_NS)
         os.close(self._fd)
-        path = self._path_of(self._digest)
-        directory = os.path.dirname(path)
-        if directory not in self._directories:
-            make_directory(directory)
-            self._directories.add(directory)
-        os.replace(self._temporary(self._digest), path)
+        self._fd = -1
+        path = self._path_of(digest)
+        make_directory(os.path.dirname(path))
+        os.replace(self._temporary(digest), path)
+        self._next += 1
 
 
-class _Source:
-    """The contents of a store, and the files that a job takes from earlier ones."""
-
-    def __init__(self, store: str, take: Callable[[Entry, str], bool], packs: PackReader) -> None:
-        self._store = store
-        self._take = take
-        self._packs = packs
-        self._packed = find_packed(store)
-
-    def create(self, entry: Entry, target: str) -> None:
-        """Create a file or link."""
-        if entry.kind is EntryKind.LINK:
-            os.symlink(entry.target, target)
-        elif entry.kind is EntryKind.DATA:
-            self._link(entry, target)
-        elif not self._take(entry, target):
-            self._copy(entry, target, entry.mode & 0o777)
-
-    def _link(self, entry: Entry, target: str) -> None:
+def _create(store: str, entry: Entry, target: str) -> None:
+    """Create a file or link; data are a link to the store where the file system has links."""
+    if entry.kind is EntryKind.LINK:
+        os.symlink(entry.target, target)
+        return
+    path, mode = object_path(store, entry.sha256), entry.mode & 0o777
+    if entry.kind is EntryKind.DATA:
         try:
-            os.link(object_path(self._store, entry.sha256), target)
+            os.link(path, target)
+            return
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            self._copy(entry, target, 0o444)
-
-    def _copy(self, entry: Entry, target: str, mode: int) -> None:
-        place = self._packed.get(entry.sha256)
-        if place is None:
-            copy_file(object_path(self._store, entry.sha256), target, mode)
-        else:
-            write_new(target, self._packs.read(place), mode)
+            mode = 0o444
+    copy_file(path, target, mode)
 
 
 def read_contents(store: str, hashes: Sequence[str], piece_bytes: int) -> Iterator[bytes]:
@@ -329,40 +267,22 @@ def read_contents(store: str, hashes: Sequence[str], piece_bytes: int) -> Iterat
         RefusedError: the store does not have one of them; nothing was returned before.
         OSError: one cannot be read.
     """
-    packed = find_packed(store)
-    if not all(digest in packed or os.path.isfile(object_path(store, digest)) for digest in hashes):
+    paths = [object_path(store, digest) for digest in hashes]
+    if not all(map(os.path.isfile, paths)):
         raise RefusedError(Refusal.BUNDLE, "this host does not hold all contents of the job any more")
-    with PackReader() as packs:
-        for digest in hashes:
-            if digest in packed:
-                try:
-                    data = packs.read(packed[digest])
-                except FileNotFoundError:  # another request has just written the content to another pack
-                    packed.update(find_packed(store))
-                    data = packs.read(packed[digest])
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(piece_bytes):
                 yield data
-                continue
-            with open(object_path(store, digest), "rb", buffering=0) as file:
-                while data := file.read(piece_bytes):
-                    yield data
 
 
-def take_nothing(_entry: Entry, _target: str) -> bool:
-    """Return False: every file is copied."""
-    return False
-
-
-def materialise(
-    store: str, entries: Sequence[Entry], directory: str, take: Callable[[Entry, str], bool] = take_nothing
-) -> None:
+def materialise(store: str, entries: Sequence[Entry], directory: str) -> None:
     """Make `directory` contain exactly `entries`; earlier contents are removed.
 
     Args:
         store: Directory of the store.
         entries: The paths.
         directory: The directory.
-        take: Moves a file with the content of an entry to a path, or returns False if there is none; then it is
-            copied.
 
     Raises:
         OSError: the disk is full, or the store was removed under our feet.
@@ -371,18 +291,16 @@ def materialise(
     make_directory(directory)
     made = {directory}
     directories: List[Tuple[str, int]] = []
-    with PackReader() as packs:
-        source = _Source(store, take, packs)
-        for entry in entries:
-            target = os.path.join(directory, entry.path)
-            parent = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
-            if parent not in made:
-                make_directory(parent)
-                made.add(parent)
-            if entry.kind is EntryKind.DIRECTORY:
-                directories.append((target, entry.mode))
-            else:
-                source.create(entry, target)
+    for entry in entries:
+        target = os.path.join(directory, entry.path)
+        parent = target if entry.kind is EntryKind.DIRECTORY else os.path.dirname(target)
+        if parent not in made:
+            make_directory(parent)
+            made.add(parent)
+        if entry.kind is EntryKind.DIRECTORY:
+            directories.append((target, entry.mode))
+        else:
+            _create(store, entry, target)
     for target, mode in reversed(directories):
         os.chmod(target, mode & 0o777 | 0o700)
 
@@ -403,7 +321,7 @@ def prune_objects(store: str, keep: Set[str]) -> int:
     Returns:
         The bytes that this frees: a content that a job's directory links to takes the same room as before.
     """
-    freed = prune_packs(store, keep)
+    freed = 0
     for parent in list_names(store):
         directory = os.path.join(store, parent)
         if parent.endswith(".new"):

@@ -50,20 +50,6 @@ def write_all(fd: int, data: Union[bytes, memoryview]) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_new(path: str, data: bytes, mode: int) -> None:
-    """Write a new file.
-
-    Raises:
-        OSError: it cannot be written, or exists.
-    """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(fd, data)
-        os.fchmod(fd, mode)
-    finally:
-        os.close(fd)
-
-
 def copy_file(source: str, target: str, mode: int, mtime_ns: Optional[int] = None) -> None:
     """Copy a file to a new `target` with this mode and time of change; a link as `source` is not followed.
 

@@ -3,7 +3,6 @@
 ROOT/                       one fleet's files on this host, readable only by their owner
     agent/HASH.pyz          the agent, and HASH/ with its compiled modules; in $FLEET_AGENTS/ if that is set
     store/ab/abcdef…        contents by SHA-256, read only
-    store/packs/            files with many small contents each, see train.agent.files.packs
     active                  locked by the supervisor of the running job; names it
     queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs
@@ -39,7 +38,6 @@ ROOT/                       one fleet's files on this host, readable only by the
         control             socket of the supervisor
         processes           IDs of running processes
         bundle.json         paths of the bundle, with the hashes of their contents
-        copies              inodes and times of the large files of the bundle before the task started
         objects             contents of the store that the bundle uses, one hash per line
 """
 
@@ -150,7 +148,6 @@ class TaskPaths(_Directory):
     processes = _Path("processes")  # IDs of running processes; missing once the supervisor has ended in order
     objects = _Path("objects")  # contents of the store that the bundle uses
     bundle = _Path("bundle.json")  # paths of the bundle
-    copies = _Path("copies")  # inodes and times of the large files of the bundle
     agent_log = _Path("agent.log")  # output of the supervisor itself
 
     @property

@@ -50,9 +50,9 @@ class HeldContents:
         self.is_broken = False
         self.on_received: Callable[[], None] = lambda: None
 
-    def open_content(self, digest: str) -> Tuple[int, int]:
-        """Return a descriptor of a content, and its offset in the file."""
-        return os.open(self._files[digest][0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), 0
+    def open_content(self, digest: str) -> int:
+        """Return a descriptor of a content."""
+        return os.open(self._files[digest][0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 class RelayServer:
@@ -146,12 +146,12 @@ class RelayServer:
 
     def _send_file(self, connection: socket.socket, digest: str, start: int, size: int) -> None:
         assert self._receiver is not None  # noqa: S101
-        fd, offset = self._receiver.open_content(digest)
+        fd = self._receiver.open_content(digest)
         try:
             sent = 0
             while sent < size:
                 available = min(size, self._await(start + sent) - start)
-                count = os.sendfile(connection.fileno(), fd, offset + sent, min(available - sent, _PIECE))
+                count = os.sendfile(connection.fileno(), fd, sent, min(available - sent, _PIECE))
                 if not count:  # a program has made a file that fleet push placed shorter
                     raise ConnectionError("the contents are gone")
                 sent += count

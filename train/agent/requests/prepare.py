@@ -7,11 +7,10 @@ import json
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Tuple
 
 from train.agent.files import contents, disk
 from train.agent.files.blocks import BLOCK_BYTES, unpack_block
-from train.agent.files.copies import EarlierCopies, record_copies
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang.readiness import visible
 from train.agent.host.facts import (
@@ -22,7 +21,7 @@ from train.agent.host.facts import (
     login_environment,
     memory_total,
 )
-from train.agent.host.jobs import JOB_NAME, holder_of, list_tasks, queued_jobs
+from train.agent.host.jobs import JOB_NAME, holder_of, queued_jobs
 from train.agent.host.lock import open_lock, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
@@ -69,7 +68,6 @@ class Reservation:
 
     Attributes:
         removes_directory: Whether `release` removes the task's directory.
-        is_laid_out: Whether the task's working directory contains what was uploaded, and nothing else.
     """
 
     def __init__(self, request: Prepare, host: HostPaths) -> None:
@@ -87,7 +85,6 @@ class Reservation:
         self._queue_lock = -1
         self._locked = False
         self.removes_directory = False
-        self.is_laid_out = False
 
     def lock_host(self) -> None:
         """Lock the host for this job, or refuse with the running job; end processes of a dead supervisor.
@@ -211,9 +208,6 @@ def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
         if not request.dry_run:
             _receive_bundle(channel, reservation)
         channel.send(_prepared(reservation))
-        if reservation.is_laid_out:
-            with contextlib.suppress(OSError):  # then the next job copies the files
-                record_copies(reservation.paths, request.entries)  # while the client waits for the other hosts
     except BaseException:
         reservation.release()
         raise
@@ -294,8 +288,7 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     if not reservation.request.after:
         discard_unused(host, contents.objects_of(entries))
     need = contents.missing(host.store, entries)
-    copies = None if reservation.request.after else EarlierCopies(host.store, _ended_tasks(host), entries)
-    _check_disk(host, contents.bytes_needed(entries, need) - (copies.size_bytes(entries) if copies else 0))
+    _check_disk(host, contents.bytes_needed(entries, need))
     disk.make_directory(host.store)
     if not os.path.exists(paths.job):
         reservation.removes_directory = True
@@ -310,10 +303,10 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     if need.objects:
         sizes = {entry.sha256: entry.size for entry in entries}
         expected = [(digest, sizes[digest]) for digest in need.objects]
-        receiver = contents.Receiver(host.store, expected, contents.to_pack(entries))
+        receiver = contents.Receiver(host.store, expected)
         receive_contents(channel, receiver, reservation.relay)
     if not is_kept:
-        _lay_out_source(reservation, copies)
+        _lay_out_source(reservation)
     for directory in (paths.checkpoints, paths.logs, paths.model):
         disk.make_directory(directory)
 
@@ -385,31 +378,18 @@ def _check_disk(host: HostPaths, needed: int) -> None:
         )
 
 
-def _lay_out_source(reservation: Reservation, copies: Optional[EarlierCopies]) -> None:
+def _lay_out_source(reservation: Reservation) -> None:
     """Create the task's working directory, and record what was pushed into it.
 
     The record is written last: a file that changed after it was changed by the task.
-
-    Args:
-        reservation: The reservation of the task.
-        copies: Copies that this task takes over; None: earlier jobs may still need them.
     """
     request, paths = reservation.request, reservation.paths
     if request.directory:
         os.symlink(request.directory, paths.source)
     else:
-        take = copies.take if copies else contents.take_nothing
-        contents.materialise(reservation.host.store, request.entries, paths.source, take)
-        reservation.is_laid_out = True
+        contents.materialise(reservation.host.store, request.entries, paths.source)
     values = {"entries": to_dict(request.entries)}
     disk.write_atomic(paths.bundle, json.dumps(values).encode("utf-8", "surrogateescape"))
-
-
-def _ended_tasks(host: HostPaths) -> Iterator[TaskPaths]:
-    """Yield the tasks of the newest jobs that have ended; the caller holds the host's lock, so that none runs."""
-    tasks = list_tasks(host)
-    ended = [paths for paths in tasks if os.path.exists(paths.copies) and os.path.exists(paths.result)]
-    yield from sorted(ended, key=lambda paths: _changed_at(paths.copies), reverse=True)[:CACHED_JOBS]
 
 
 def _changed_at(path: str) -> float:

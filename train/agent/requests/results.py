@@ -8,10 +8,9 @@ import stat
 from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.snapshot import replication_problem
-from train.agent.files.contents import object_path
+from train.agent.files.contents import STAMP_NS
 from train.agent.files.disk import read_json
 from train.agent.files.journal import attempts, read_job
-from train.agent.files.packs import STAMP_NS
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEntry, build
 
@@ -220,7 +219,6 @@ class _PushedFiles:
         entries = [build(Entry, entry) for entry in values.get("entries", [])]
         self._entries: Dict[str, Entry] = {entry.path: entry for entry in entries}
         self._tick = tick
-        self._store = paths.store
         try:
             self._since_ns = os.stat(paths.bundle).st_mtime_ns
         except OSError:
@@ -235,19 +233,11 @@ class _PushedFiles:
             return entry.target == file.target
         if entry.size != file.status.st_size:
             return False
-        # Only a change of the file updates the second time, and no program can set it.
-        if self._is_linked(entry, file.status) or file.status.st_ctime_ns <= self._since_ns:
+        is_linked = entry.kind is EntryKind.DATA and file.status.st_mtime_ns == STAMP_NS  # to the store
+        # Only a change of the file updates the time of its status, and no program can set it.
+        if is_linked or file.status.st_ctime_ns <= self._since_ns:
             return True
         return hash_start(file.full, entry.size, self._tick) == entry.sha256
-
-    def _is_linked(self, entry: Entry, status: os.stat_result) -> bool:
-        """Return True if a file is a link to the store: of data, or of a copy that the next job took."""
-        if status.st_mtime_ns != STAMP_NS or entry.kind is EntryKind.DATA:
-            return status.st_mtime_ns == STAMP_NS
-        try:
-            return os.path.samestat(os.stat(object_path(self._store, entry.sha256)), status)
-        except OSError:
-            return False
 
 
 def _read_entry(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[ResultFile]:

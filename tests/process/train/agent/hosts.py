@@ -20,7 +20,6 @@ from typing import TypeVar
 from tests.program import PYTHON, find_paths
 from train.agent.files.blocks import join_blocks, pack_block
 from train.agent.files.disk import read_json
-from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.records import (
     Beat,
     Chunk,
@@ -218,9 +217,7 @@ class Bundle:
 
 def stored_contents(store: Path) -> dict[str, bytes]:
     """Return the contents in the store of a host by the hashes under which it has them."""
-    contents = {path.name: path.read_bytes() for path in store.glob("[0-9a-f][0-9a-f]/*")}
-    with PackReader() as packs:
-        return contents | {digest: packs.read(place) for digest, place in find_packed(str(store)).items()}
+    return {path.name: path.read_bytes() for path in store.glob("[0-9a-f][0-9a-f]/*")}
 
 
 class Story:

@@ -13,7 +13,6 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, stored_contents
 from train.agent.files.contents import Receiver, object_path
-from train.agent.files.packs import PACKED_BYTES
 from train.agent.host.ports import listen_for_links
 from train.agent.peers.relay import RelayServer, fetch
 from train.agent.protocol.errors import RefusedError
@@ -40,8 +39,7 @@ class Host:
 
     def __init__(self, store: Path, contents: Contents, secret: str = SECRET) -> None:
         self.store = store
-        packed = {digest for digest, size in contents if size < PACKED_BYTES}
-        self.receiver = Receiver(str(store), contents, packed)
+        self.receiver = Receiver(str(store), contents)
         self.server = RelayServer(listen_for_links("127.0.0.1"))
         self.server.start(secret, self.receiver)
 

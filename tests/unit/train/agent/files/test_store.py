@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,11 +19,8 @@ from train.agent.files.contents import (
     missing,
     object_path,
     prune_objects,
-    read_contents,
-    to_pack,
 )
 from train.agent.files.disk import remove_tree
-from train.agent.files.packs import PackReader, find_packed
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Refusal
 
@@ -78,11 +73,11 @@ def test_ordinary_entries_are_taken() -> None:
     )
 
 
-def receive(store: Path, bundle: Bundle, data: bytes, *, packs: bool = True) -> None:
+def receive(store: Path, bundle: Bundle, data: bytes) -> None:
     want = missing(str(store), bundle.entries)
     sizes = {entry.sha256: entry.size for entry in bundle.entries}
     expected = [(digest, sizes[digest]) for digest in want.objects]
-    receiver = Receiver(str(store), expected, to_pack(bundle.entries) if packs else ())
+    receiver = Receiver(str(store), expected)
     try:
         for start in range(0, len(data), 3):
             receiver.feed(data[start : start + 3])
@@ -131,14 +126,14 @@ def test_contents_arrive_once_and_make_the_directory(tmp_path: Path, bundle: Bun
 
 def test_an_object_that_was_written_to_is_wanted_again(tmp_path: Path, bundle: Bundle) -> None:
     store = tmp_path / "store"
-    receive(store, bundle, stream(bundle, store), packs=False)
+    receive(store, bundle, stream(bundle, store))
     digest = sha256(b"print(1)").hexdigest()
     path = Path(object_path(str(store), digest))
     assert path.stat().st_mode & 0o777 == 0o444
     path.chmod(0o644)
     path.write_bytes(b"print(2)")
     assert missing(str(store), bundle.entries).objects == [digest]
-    receive(store, bundle, b"print(1)", packs=False)
+    receive(store, bundle, b"print(1)")
     assert path.read_bytes() == b"print(1)"
 
 
@@ -197,30 +192,10 @@ def test_a_job_changes_neither_the_store_nor_the_files_of_another_job(tmp_path: 
     assert stored_contents(store) == bundle.contents
 
 
-# --- packs ------------------------------------------------------------------------------------------------------
-
-
-def small(count: int, salt: str = "") -> Bundle:
-    bundle = Bundle()
-    for number in range(count):
-        bundle.add(f"d{number % 7}/f{number}", f"{salt}{number}".encode() * number)
-    return bundle
-
-
-def test_small_contents_are_one_file_of_the_store(tmp_path: Path) -> None:
-    store, bundle = tmp_path / "store", small(300)
-    receive(store, bundle, stream(bundle, store))
-    assert len([path for path in store.rglob("*") if path.is_file()]) == 1
-    assert stored_contents(store) == bundle.contents
-    materialise(str(store), bundle.entries, str(tmp_path / "src"))
-    for entry in bundle.entries:
-        assert (tmp_path / "src" / entry.path).read_bytes() == bundle.contents[entry.sha256]
-    hashes = [entry.sha256 for entry in bundle.entries[::3]]
-    assert b"".join(read_contents(str(store), hashes, 4096)) == b"".join(bundle.contents[sha] for sha in hashes)
-
-
 def test_contents_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
-    store, bundle = tmp_path / "store", small(30)
+    store, bundle = tmp_path / "store", Bundle()
+    for number in range(30):
+        bundle.add(f"d{number % 7}/f{number}", f"{number}".encode() * number)
     data = stream(bundle, store)
     with pytest.raises(RefusedError):
         receive(store, bundle, data[: len(data) // 2])
@@ -229,99 +204,6 @@ def test_contents_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
     assert all(bundle.contents[digest] == content for digest, content in kept.items())
     receive(store, bundle, stream(bundle, store))
     assert stored_contents(store) == bundle.contents
-
-
-def test_a_packed_content_may_become_data(tmp_path: Path) -> None:
-    store, bundle = tmp_path / "store", small(3)
-    receive(store, bundle, stream(bundle, store))
-    data = [entry._replace(kind=EntryKind.DATA) for entry in bundle.entries]
-    assert missing(str(store), data).objects == []
-    materialise(str(store), data, str(tmp_path / "src"))
-    path = tmp_path / "src" / data[2].path
-    assert path.read_bytes() == bundle.contents[data[2].sha256]
-    assert path.stat().st_mode & 0o777 == 0o444
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda pack: pack.write_bytes(b""),
-        lambda pack: pack.write_bytes(b"\xff" * 8),
-        lambda pack: pack.write_bytes(pack.read_bytes()[:-1]),
-        lambda pack: pack.write_bytes(b"{}" + b"\0" * 7 + b"\2"),
-        lambda pack: pack.touch(),
-        lambda pack: pack.unlink(),
-    ],
-)
-def test_contents_of_a_damaged_pack_are_wanted_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
-    store, bundle = tmp_path / "store", small(5)
-    receive(store, bundle, stream(bundle, store))
-    (pack,) = (store / "packs").iterdir()
-    pack.chmod(0o644)
-    damage(pack)
-    assert len(missing(str(store), bundle.entries).objects) == 5
-    receive(store, bundle, stream(bundle, store))
-    assert stored_contents(store) == bundle.contents
-
-
-def test_a_pack_that_is_mostly_unused_is_written_again(tmp_path: Path) -> None:
-    store, bundle = tmp_path / "store", small(100)
-    receive(store, bundle, stream(bundle, store))
-    keep = {entry.sha256 for entry in bundle.entries[20:]}
-    assert prune_objects(str(store), keep) == 0
-    assert stored_contents(store) == bundle.contents
-    keep = {entry.sha256 for entry in bundle.entries[5:10]}
-    total = sum(map(len, bundle.contents.values()))
-    assert prune_objects(str(store), keep) == total - sum(len(bundle.contents[digest]) for digest in keep)
-    assert stored_contents(store) == {digest: bundle.contents[digest] for digest in keep}
-
-
-def test_many_packs_are_merged_and_few_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, bundle = tmp_path / "store", small(100)
-    for digest, content in bundle.contents.items():
-        receiver = Receiver(str(store), [(digest, len(content))], {digest})
-        receiver.feed(content)
-        receiver.finish()
-    places = find_packed(str(store))
-    assert len({place.pack for place in places.values()}) == 100
-    before = count("/proc/self/fd")
-    with PackReader() as packs:
-        for _ in range(2):
-            assert {digest: packs.read(place) for digest, place in places.items()} == bundle.contents
-        assert count("/proc/self/fd") <= before + 64
-    assert count("/proc/self/fd") == before
-
-    with monkeypatch.context() as patch:
-        patch.setattr("train.agent.files.packs.write_all", fill_disk)
-        assert prune_objects(str(store), set(bundle.contents)) == 0
-    assert find_packed(str(store)) == places
-    assert count(store) == 1
-
-    assert prune_objects(str(store), set(bundle.contents)) == 0
-    assert count(store / "packs") == 33
-    assert stored_contents(store) == bundle.contents
-
-
-def test_contents_are_read_while_another_request_writes_their_pack_again(tmp_path: Path) -> None:
-    store, bundle = tmp_path / "store", small(40)
-    for part in (bundle.entries[:20], bundle.entries[20:]):
-        contents = [(entry.sha256, entry.size) for entry in part]
-        receiver = Receiver(str(store), contents, dict(contents))
-        receiver.feed(b"".join(bundle.contents[digest] for digest, _ in contents))
-        receiver.finish()
-    needed = [bundle.entries[0].sha256, bundle.entries[39].sha256]
-    contents_read = read_contents(str(store), needed, 4096)
-    assert next(contents_read) == bundle.contents[needed[0]]
-    prune_objects(str(store), set(needed))
-    assert next(contents_read) == bundle.contents[needed[1]]
-
-
-def count(directory: str | Path) -> int:
-    return len([*Path(directory).iterdir()])
-
-
-def fill_disk(_fd: int, _data: bytes) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_directory_that_another_process_removes_too_is_removed(
