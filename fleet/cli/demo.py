@@ -1,11 +1,117 @@
-"""The command `fleet demo`: its options, and the request that they make."""
+"""`fleet demo`: start a fleet on this computer, train on it, pull the results, and delete it."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
+from fleet.cli.fleets import down, up
+from fleet.cli.jobs import pull, train
 from fleet.cli.options import Output, OutputOption, Raw, option, parse_count
 from fleet.cli.runtime import make_services, run_command
+from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
+from fleet.events import Event, Note, ResultsFound, Sink
+from fleet.fleets.resolution import PACKAGES, UpRequest, active_environment
+from fleet.jobs.results import LOAD_NOTE
+from fleet.services import Services
+from fleet.settings import Settings
+from fleet.steps import Again, Shell, Step
+
+FLEET = "demo"
+EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class DemoRequest:
+    """Request of the command."""
+
+    workers: int = 2
+
+
+def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSummary:
+    """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
+
+    Raises:
+        NotReadyError: TensorFlow is not installed here.
+        CancelledError: Ctrl-C; the fleet was deleted.
+        FleetError: as the commands that it calls.
+    """
+    _need_tensorflow()
+    script = examples() / "keras_fit.py"
+    try:
+        with _fleet(request, services, sink):
+            _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
+            arguments = ("--epochs", str(EPOCHS))
+            train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=arguments, requirements="")
+            trained = train.run(train_request, services, _WithoutAdvice(sink))
+            _announce("pull", sink)
+            [pulled] = pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
+    except (KeyboardInterrupt, JobNotFinished):
+        raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
+    up_again = Step("up", "--workers", str(request.workers)).text()
+    sink.emit(Note(f"results: {pulled.directory}\nnext:    {up_again}"))
+    return trained
+
+
+def _announce(command: str, sink: Sink) -> None:
+    """Report the command that follows, below the last screen of the command before."""
+    sink.close()
+    sink.emit(Note(f"$ fleet {command}"))
+
+
+class _WithoutAdvice:
+    """Passes events on, except the results on the hosts, and how to copy and load them: `fleet pull` follows."""
+
+    def __init__(self, inner: Sink) -> None:
+        self._inner = inner
+        self.interval_s: float = getattr(inner, "interval_s", 0.0)
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        if not isinstance(event, ResultsFound) and event != LOAD_NOTE:
+            self._inner.emit(event)
+
+    def close(self) -> None:
+        """Write pending output."""
+        self._inner.close()
+
+
+def examples() -> Path:
+    """Return the directory of the examples."""
+    from train import examples as package
+
+    return Path(package.__path__[0])
+
+
+def _need_tensorflow() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("tensorflow") is None and not active_environment():
+        raise NotReadyError(
+            "the demo requires TensorFlow, which is not installed",
+            next_steps=[Shell(shlex.join([sys.executable, "-m", "pip", "install", *PACKAGES]))],
+        )
+
+
+@contextmanager
+def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[None]:
+    _announce(f"up --workers {request.workers}", sink)
+    settings = Settings(provider="local", workers=request.workers)
+    up.run(UpRequest(FLEET, settings, advises=False), services, sink)
+    try:
+        yield
+    finally:
+        _announce("down", sink)
+        try:
+            down.run(down.DownRequest(fleet=FLEET), services, sink)
+        except FleetError as error:
+            sink.emit(Note(error.message))
+            raise
 
 
 def demo(
@@ -21,11 +127,9 @@ def demo(
       fleet demo
       fleet demo --workers 4
     """
-    from fleet.commands import demo as verb
-
     run_command(
-        verb.FLEET,
+        FLEET,
         output,
-        lambda sink: verb.run(verb.DemoRequest(workers=workers), make_services(sink, yes=True), sink),
+        lambda sink: run(DemoRequest(workers=workers), make_services(sink, yes=True), sink),
         raw=raw,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pytest
 import requests
 
-from fleet.commands.fleets.up import RETRY_FIRST_S
+from fleet.cli.fleets.up import RETRY_FIRST_S
 from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event, ZoneTried

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import requests
 
-from fleet.commands.fleets import down, extend, up
+from fleet.cli.fleets import down, extend, up
 from fleet.config import caller
 from fleet.errors import FleetError
 from fleet.fleets.instances import list_instances

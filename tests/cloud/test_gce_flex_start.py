@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, extend, gc, up
+from fleet.cli.fleets import down, extend, gc, up
 from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
 from fleet.fleets.resolution import UpRequest
@@ -27,7 +27,7 @@ ZONE = "us-central1-a"
 
 @pytest.fixture
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
     return emulator

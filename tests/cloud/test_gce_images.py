@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import bake, down, gc, up
+from fleet.cli.fleets import bake, down, gc, up
 from fleet.console.reports import format_report
 from fleet.errors import CredentialsError, NotReadyError, QuotaError, UnreachableError, UsageError
 from fleet.events import BootstrapProgress, ImageBaked, OrphansFound, Quoted, ZoneTried
@@ -225,7 +225,7 @@ def test_a_host_that_is_deleted_while_it_is_prepared_is_reported(team: Team, mon
         team.emulator.cloud.instances.clear()
         return hosts
 
-    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reach_nothing)
+    monkeypatch.setattr("fleet.cli.fleets.bake.reach", reach_nothing)
     with pytest.raises(UnreachableError, match="is gone"):
         team.bake()
     assert team.emulator.state()["images"] == []
@@ -276,7 +276,7 @@ def test_the_host_of_a_killed_bake_is_deleted_even_if_its_image_exists_now(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("fleet.commands.fleets.bake.reach", killed)
+        patch.setattr("fleet.cli.fleets.bake.reach", killed)
         with pytest.raises(Killed):
             team.bake()
     assert team.emulator.state()["instances"]
@@ -292,11 +292,11 @@ def test_an_image_that_another_user_creates_at_the_same_time_is_kept(
     created: list[ImageBaked] = []
 
     def reach_late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr("fleet.commands.fleets.bake.reach", reached)
+        monkeypatch.setattr("fleet.cli.fleets.bake.reach", reached)
         created.extend(Team(team.emulator, tmp_path / "elsewhere").bake().of(ImageBaked))
         return reached(*arguments, **options)
 
-    monkeypatch.setattr("fleet.commands.fleets.bake.reach", reach_late)
+    monkeypatch.setattr("fleet.cli.fleets.bake.reach", reach_late)
     [baked] = team.bake().of(ImageBaked)
     assert baked == created[0]
     assert team.emulator.state()["calls"].get("batch.compute.images.delete", 0) == 0
@@ -406,7 +406,7 @@ def test_the_host_of_an_image_is_deleted_in_the_end_even_if_those_of_the_fleet_a
         seen.extend(team.emulator.cloud.instances.values())
         return reached(*arguments, **options)
 
-    monkeypatch.setattr("fleet.commands.fleets.bake.reach", look)
+    monkeypatch.setattr("fleet.cli.fleets.bake.reach", look)
     email = "a@proj-1.iam.gserviceaccount.com"
     team.emulator.cloud.governance.service_accounts[email] = True
     team.bake(spot=True, unattended=True, service_account=email)

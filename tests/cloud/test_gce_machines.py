@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import up
+from fleet.cli.fleets import up
 from fleet.errors import QuotaError, UsageError
 from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
 from fleet.state import Store
@@ -24,7 +24,7 @@ from tests.settings import settings
 
 @pytest.fixture
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     return emulator
 
 

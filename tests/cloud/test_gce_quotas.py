@@ -74,7 +74,7 @@ def user(
     monkeypatch.setenv("FLEET_GCE_PROJECT", "proj-1")
     monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
     monkeypatch.setattr(
-        "fleet.commands.fleets.up.reach", lambda spec, made, provider, *_, **__: provider.hosts(spec, made)
+        "fleet.cli.fleets.up.reach", lambda spec, made, provider, *_, **__: provider.hosts(spec, made)
     )
     return User(emulator, capsys)
 

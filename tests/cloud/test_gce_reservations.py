@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, up
+from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, FleetError, UsageError
 from fleet.events import Quoted
 from fleet.fleets.resolution import UpRequest
@@ -31,7 +31,7 @@ T4: dict[str, Any] = {
 
 @pytest.fixture
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
     monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
     return emulator

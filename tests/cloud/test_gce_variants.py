@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, up
+from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, UsageError
 from fleet.events import Event, FleetDown, ZoneTried
 from fleet.fleets.resolution import UpRequest
@@ -46,7 +46,7 @@ class User:
 
 @pytest.fixture
 def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     return User(emulator, tmp_path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import up
+from fleet.cli.fleets import up
 from fleet.errors import CapacityError, FleetError, QuotaError, UsageError
 from fleet.events import Note, Quoted
 from fleet.fleets.resolution import UpRequest
@@ -22,7 +22,7 @@ from tests.settings import settings
 
 @pytest.fixture
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.commands.fleets.up.reach", reached)
+    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     return emulator
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, extend, up
+from fleet.cli.fleets import down, extend, up
 from fleet.errors import UnreachableError
 from fleet.events import Note
 from fleet.fleets.resolution import UpRequest

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.cli import demo
 from fleet.cli.runtime import make_services
-from fleet.commands import demo
 from fleet.errors import CancelledError, NotReadyError
 from fleet.events import Event, JobStarted, Note, ResultsFound
 from tests.next_steps import next_lines

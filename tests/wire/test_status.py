@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.fleets.status import StatusRequest, run
+from fleet.cli.fleets.status import StatusRequest, run
 from fleet.jobs.evidence import Evidence
 from fleet.services import Services
 from fleet.state import FleetRecord, Store

@@ -1,7 +1,8 @@
-"""The command `fleet doctor`: its options, and the request that they make."""
+"""`fleet doctor`: check the prerequisites of a provider."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -10,7 +11,65 @@ from fleet.cli.options import Output, OutputOption, option, parse_count
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
+from fleet.errors import CredentialsError, FleetError, NotReadyError
+from fleet.events import Checked, Note, Sink
+from fleet.fleets.resolution import DEFAULT_WORKERS, change_options
+from fleet.providers import find_options
+from fleet.services import Services
+from fleet.settings import Settings
+from fleet.steps import step_of
+from provision.model import Finding
+from provision.quantities import counted
 from provision.registry import NAMES
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """Request of the command.
+
+    Attributes:
+        provider: Name of the provider.
+        settings: Settings of the command line, the environment, and fleet.toml.
+    """
+
+    provider: str
+    settings: Settings = field(default_factory=Settings)
+
+
+def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]:
+    """Check all that the provider needs; change nothing.
+
+    Raises:
+        UsageError: the provider does not exist.
+        CredentialsError: there are no valid credentials.
+        NotReadyError: something else is missing.
+    """
+    options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
+    workers = DEFAULT_WORKERS if request.settings.workers is None else request.settings.workers
+    findings = services.provider(options, keep=False).doctor(workers)
+    checked = [_checked(request.provider, finding) for finding in findings]
+    for event in checked:
+        sink.emit(event)
+    missing = [finding for finding in findings if finding.ok is False]
+    if missing:
+        first = next((finding for finding in missing if finding.hint or finding.next_steps), None)
+        is_anonymous = any(finding.subject == "credentials" for finding in missing)
+        kind: type[FleetError] = CredentialsError if is_anonymous else NotReadyError
+        raise kind(
+            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}: "
+            f"{', '.join(finding.subject for finding in missing)}",
+            hint=first.hint if first else "",
+            next_steps=[*map(step_of, first.next_steps)] if first else [],
+        )
+    unknown = [finding.subject for finding in findings if finding.ok is None]
+    passed = f"{len(findings) - len(unknown)} of {counted(len(findings), 'check')} passed"
+    sink.emit(Note(f"{passed}; unknown: {', '.join(unknown)}" if unknown else passed))
+    return checked
+
+
+def _checked(provider: str, finding: Finding) -> Checked:
+    lines = "\n".join(step_of(command).text() for command in finding.next_steps)
+    return Checked(provider, finding.subject, finding.ok, finding.message, lines, finding.hint)
 
 
 def doctor(
@@ -34,7 +93,6 @@ def doctor(
       fleet doctor --provider gce --project my-project
       fleet doctor --workers 4 --gpu t4 --zone us-central1 --network prod
     """
-    from fleet.commands.fleets import doctor as verb
     from fleet.fleets.resolution import refuse_options, resolve_provider
     from fleet.settings import Settings
 
@@ -42,5 +100,5 @@ def doctor(
     given = Settings(provider=provider, workers=workers, options=read_options(ctx))
     chosen = resolve_provider(given, defaults)
     refuse_options(given, chosen)
-    request = verb.DoctorRequest(chosen, given.over(defaults))
-    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink), sink))
+    request = DoctorRequest(chosen, given.over(defaults))
+    run_command(DEFAULT_FLEET, output, lambda sink: run(request, make_services(sink), sink))

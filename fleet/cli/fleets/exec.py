@@ -1,16 +1,151 @@
-"""The command `fleet exec`: its options, and the request that they make."""
+"""`fleet exec`: run a command on the hosts of a fleet at the same time."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fleet.cli.options import Fleet, HostsOption, Output, OutputOption, argument
 from fleet.cli.program import AFTER_DASHES
 from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
-from fleet.errors import UsageError
+from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.events import CommandResult, HostResult, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.gathering import Gathering
+from fleet.fleets.selection import ALL, select_hosts
+from fleet.folding import fold
+from fleet.remote.fanout import Outcome, fan_out, raise_failures
+from fleet.services import Services
 from fleet.steps import Step
+from provision.model import Host
+from train.run_command import run_command as host_command
+
+if TYPE_CHECKING:
+    from fleet.remote.ssh.connection import HostConnection
+
+
+@dataclass(frozen=True)
+class ExecRequest:
+    """Request of the command.
+
+    Attributes:
+        fleet: Name of the fleet.
+        command: Program and arguments.
+        worker: The hosts, as in `select_hosts`.
+    """
+
+    fleet: str
+    command: tuple[str, ...]
+    worker: str = ALL
+
+
+def run(request: ExecRequest, services: Services, sink: Sink) -> int:
+    """Run the command on all requested hosts, and return the largest exit code.
+
+    Raises:
+        NotFoundError: the fleet or host does not exist.
+        UnreachableError: hosts do not answer; the command ended on the others.
+        CancelledError: interrupted; the command ends on all hosts.
+    """
+    directory, record = services.store.need(request.fleet)
+    hosts = select_hosts(request.fleet, record.hosts, request.worker)
+    execution = _Execution(request.command, [host.name for host in hosts], directory.key, sink)
+    try:
+        outcomes = execution.run(hosts, Access(record.spec, services, sink))
+    except KeyboardInterrupt:
+        raise CancelledError(
+            f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
+        ) from None
+    finally:
+        execution.finish()
+    sink.emit(CommandResult(request.fleet, request.command, tuple(map(_result, outcomes))))
+    raise_failures(outcomes, "run the command on all hosts")
+    return max((outcome.value or 0 for outcome in outcomes), default=0)
+
+
+def _result(outcome: Outcome[int]) -> HostResult:
+    return HostResult(outcome.host.name, outcome.value, outcome.error.message if outcome.error else "")
+
+
+class _Execution:
+    """One command on several hosts.
+
+    Args:
+        command: Program and arguments.
+        hosts: Names of the hosts.
+        key: Private key of the fleet.
+        sink: Takes the output.
+    """
+
+    def __init__(self, command: Sequence[str], hosts: Sequence[str], key: Path, sink: Sink) -> None:
+        self._command = command
+        self._key = key
+        self._sink = sink
+        self._hosts = len(hosts)
+        self._gathering = Gathering(hosts)
+        self._lock = threading.Lock()
+        self._connections: list[HostConnection] = []
+        self._started: dict[str, FleetError | None] = {}
+
+    def run(self, hosts: Sequence[Host], access: Access) -> list[Outcome[int]]:
+        """Run the command, again on hosts that a firewall rule blocked before it was changed."""
+        outcomes = self._fan_out(hosts)
+        unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
+        if not unreached:
+            return outcomes
+        retried = {outcome.host.name: outcome for outcome in access.retried(unreached, self._fan_out)}
+        return [retried.get(outcome.host.name, outcome) for outcome in outcomes]
+
+    def finish(self) -> None:
+        """Show the output that is held back."""
+        with self._lock:
+            for output in self._gathering.finish():
+                self._sink.emit(output)
+
+    def _fan_out(self, hosts: Sequence[Host]) -> list[Outcome[int]]:
+        return fan_out(hosts, self._run_on, limit=len(hosts), abort=self._sever)
+
+    def _run_on(self, host: Host) -> int:
+        if (error := self._started.get(host.name)) is not None:
+            raise error  # the command may have run: it is never repeated
+        from fleet.remote.ssh.command import run_remote
+
+        try:
+            connection = self._connect(host)
+            try:
+                return run_remote(
+                    connection, host_command(self._command), lambda stream, data: self._add(host.name, stream, data)
+                )
+            finally:
+                connection.close()
+        except FleetError as error:
+            if host.name in self._started:
+                self._started[host.name] = error
+            raise
+
+    def _connect(self, host: Host) -> HostConnection:
+        from fleet.remote.ssh.connection import connect
+        from fleet.remote.ssh.guard import share_window
+
+        connection = connect(host, self._key, window=share_window(self._hosts))
+        self._connections.append(connection)
+        self._started.setdefault(host.name, None)
+        return connection
+
+    def _add(self, host: str, stream: str, data: bytes) -> None:
+        with self._lock:
+            for output in self._gathering.add(host, stream, data, time.monotonic()):
+                self._sink.emit(output)
+
+    def _sever(self) -> None:
+        for connection in list(self._connections):
+            connection.sever()
 
 
 def exec_(
@@ -29,8 +164,6 @@ def exec_(
       fleet exec -- nvidia-smi
       fleet exec --worker 0,2 -- df -h /
     """
-    from fleet.commands.fleets import exec as verb
-
     words: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
     if command or not words:
         raise UsageError(
@@ -38,12 +171,12 @@ def exec_(
             hint="the command goes after --",
             next_steps=[Step("exec", "--", *(command or ("hostname",)), *words)],
         )
-    request = verb.ExecRequest(resolve_fleet(fleet), words, worker)
+    request = ExecRequest(resolve_fleet(fleet), words, worker)
     codes: list[int] = []
     run_command(
         request.fleet,
         output,
-        lambda sink: codes.append(verb.run(request, make_services(sink), sink)),
+        lambda sink: codes.append(run(request, make_services(sink), sink)),
         prefix=worker == "all" or "," in worker,
         raw=True,
         live=False,

@@ -1,11 +1,115 @@
-"""The command `fleet extend`: its options, and the request that they make."""
+"""`fleet extend`: let the lifetime of a fleet end later, or earlier."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, parse_duration
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
+from fleet.events import FleetOpened, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened, running_job
+from fleet.fleets.connect import BOOTED, progress_to, reach
+from fleet.fleets.instances import list_instances
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.steps import Again, Step
+from provision.model import Instance, InstanceState
+from provision.quantities import counted, format_money, format_span
+
+
+@dataclass(frozen=True)
+class ExtendRequest:
+    """Request of the command; the lifetime counts from now."""
+
+    fleet: str
+    seconds: float
+
+
+def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
+    """Let the lifetime of the fleet end after a new time, in seconds from now.
+
+    Raises:
+        UsageError: the time is invalid, or the fleet's lifetime has no end.
+        CancelledError: the user declined.
+        FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
+    """
+    services.store.need(request.fleet)
+    if request.seconds <= 0:
+        raise UsageError("a lifetime of 0 would end the fleet immediately", next_steps=[Step("down")])
+    with services.store.lock(request.fleet, "extend"):
+        directory, record = services.store.need(request.fleet)
+        provider = services.provider(record.spec.options)
+        instances = list_instances(request.fleet, provider, services)
+        if len(instances) < record.spec.workers:
+            raise NotReadyError(
+                f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
+                next_steps=[Step("up")],
+            )
+        if stopped := [each.name for each in instances if each.state is InstanceState.STOPPED]:
+            raise NotReadyError(
+                f"{', '.join(stopped)} of fleet {request.fleet!r} {'does' if len(stopped) == 1 else 'do'} not run",
+                next_steps=[Step("up")],
+            )
+        warning = provider.extension_warning(instances, request.seconds)
+        _report_cost(record, instances, directory, request.seconds, services, sink)
+        if warning:
+            _confirm(warning, record, directory, services)
+        directory.intend("extend", seconds=request.seconds)
+        access = Access(record.spec, services, sink)
+        with explain_interrupt(
+            "fleet extend was interrupted; hosts may be stopped or have their old lifetime", Again({})
+        ):
+            access.reconcile(make=False)
+            provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
+            instances = list_instances(request.fleet, provider, services)
+            try:
+                hosts = reach(record.spec, instances, provider, directory, services, sink)
+            except UnreachableError as error:
+                raise access.explained(error) from error
+            record = replace_hosts(record, hosts, instances)
+            directory.write(record)
+        summary = fleet_opened(record, directory, services.clock())
+        sink.emit(summary)
+        return summary
+
+
+def _report_cost(
+    record: FleetRecord,
+    instances: Sequence[Instance],
+    directory: FleetDirectory,
+    seconds: float,
+    services: Services,
+    sink: Sink,
+) -> None:
+    """Report what the fleet costs until the end of its new lifetime, if its price is known."""
+    usd_h, limit_usd = sum(instance.price_usd_h for instance in instances), record.spec.options.max_cost_usd
+    if not usd_h:
+        return
+    so_far = directory.cost_usd(services.clock())
+    limit = f" of {format_money(limit_usd)}" if limit_usd else ""
+    sink.emit(
+        Note(
+            f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now cost "
+            f"{format_money(usd_h * seconds / 3600)}; {format_money(so_far)}{limit} so far"
+        )
+    )
+
+
+def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
+    job = running_job(record, directory.key, Access(record.spec, services))
+    if job and not services.attended:
+        raise UsageError(
+            f"job {job} is running and might be stopped by this",
+            cause=why,
+            hint="--yes extends it anyway",
+            next_steps=[Again({"--yes": True})],
+        )
+    if not services.confirm(f"{why}{f'; the running job {job} would end' if job else ''}. Proceed?"):
+        raise CancelledError("nothing was changed", next_steps=[Step("status")])
 
 
 def extend(
@@ -23,7 +127,5 @@ def extend(
       fleet extend 4h
       fleet extend 1d --fleet vision --yes
     """
-    from fleet.commands.fleets import extend as verb
-
-    request = verb.ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))
+    request = ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
+    run_command(request.fleet, output, lambda sink: run(request, make_services(sink, yes=yes), sink))

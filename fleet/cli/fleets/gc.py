@@ -1,7 +1,10 @@
-"""The command `fleet gc`: its options, and the request that they make."""
+"""`fleet gc`: find and delete resources of fleets that this state directory does not have."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
@@ -9,7 +12,238 @@ import typer
 from fleet.cli.options import Output, OutputOption, Yes, option
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
-from fleet.config import DEFAULT_FLEET
+from fleet.config import DEFAULT_FLEET, caller
+from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
+from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
+from fleet.events import Orphan as FoundOrphan
+from fleet.fleets.release import external_hosts, release_hosts
+from fleet.fleets.resolution import change_options
+from fleet.providers import find_options
+from fleet.services import Services
+from fleet.settings import Settings
+from fleet.state import BAKING
+from fleet.steps import Again, Step
+from provision.model import IMAGE, FleetSpec, Orphan
+from provision.options import ProviderOptions, declarations
+from provision.quantities import counted
+from provision.registry import installed_names
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    """Request of the command.
+
+    Attributes:
+        given: Options of the command line that name an account.
+        defaults: Settings of the environment and fleet.toml.
+        everybody: Include resources that other users created.
+        images: Include images of prepared hosts.
+    """
+
+    given: Settings = field(default_factory=Settings)
+    defaults: Settings = field(default_factory=Settings)
+    everybody: bool = False
+    images: bool = False
+
+    @property
+    def only(self) -> bool:
+        """True if the search is limited to the given account."""
+        return bool(self.given.options)
+
+
+def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
+    """List resources that belong to no fleet of this state directory, and delete those that this user created.
+
+    Raises:
+        UsageError: there is something to delete, and confirmation requires a terminal.
+        CancelledError: the user declined.
+        FleetError: a provider does not answer, or something could not be deleted.
+    """
+    searches = _make_searches(request, services, sink)
+    orphans = [orphan for search in searches for orphan in search.find()]
+    if orphans or not any(search.silent for search in searches):
+        sink.emit(OrphansFound(tuple(orphans)))
+    to_delete = [orphan for orphan in orphans if orphan.to_delete]
+    if not to_delete:
+        _check_complete(searches)
+        return OrphansDeleted(0, ())
+    _confirm(len(to_delete), len(orphans), services)
+    with explain_interrupt("fleet gc was interrupted; resources may be left and incur cost", Again({})):
+        left = [name for search in searches for name in search.delete()]
+    summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
+    sink.emit(summary)
+    if left:
+        raise FleetError(
+            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
+        )
+    _check_complete(searches)
+    return summary
+
+
+def _check_complete(searches: Sequence[_Search]) -> None:
+    """Raise UnreachableError if zones did not answer: they may have other resources."""
+    if silent := sorted({zone for search in searches for zone in search.silent}):
+        raise UnreachableError(
+            f"{', '.join(silent)} did not answer, and may have resources of fleets",
+            hint="repeat the command when the zone answers",
+            next_steps=[Step("gc")],
+        )
+
+
+def _confirm(to_delete: int, total: int, services: Services) -> None:
+    if not services.attended:
+        raise UsageError(
+            f"{to_delete} of {counted(total, 'resource')} would be deleted, and confirmation requires a terminal",
+            next_steps=[Again({"--yes": True})],
+        )
+    which = "it" if to_delete == total == 1 else "all of them" if to_delete == total else f"{to_delete} of them"
+    if not services.consent(f"Delete {which}?"):
+        raise CancelledError("nothing was deleted", next_steps=[Step("status")])
+
+
+class _Search:
+    """Resources of one account of a provider that belong to no fleet of this state directory.
+
+    Args:
+        kind: Name and options of the provider.
+        needed: Missing credentials are an error; otherwise the account is skipped with a note.
+        request: What the user typed.
+        services: The outside world.
+        sink: Receives notes.
+
+    Attributes:
+        silent: Zones that did not answer.
+    """
+
+    def __init__(
+        self, kind: tuple[str, ProviderOptions], *, needed: bool, request: GcRequest, services: Services, sink: Sink
+    ) -> None:
+        self._name, self._options = kind
+        self._provider = services.provider(self._options, keep=False)
+        self._owner = services.store.owner(keep=False)
+        self._baking = services.store.baking.owner(keep=False)
+        self._request = request
+        self._needed = needed
+        self._services = services
+        self._sink = sink
+        self._to_delete: list[Orphan] = []
+        self.silent: set[str] = set()
+
+    def find(self) -> list[FoundOrphan]:
+        """Return the orphans, and remember which ones to delete."""
+        try:
+            resources = self._provider.orphans()
+        except CredentialsError as error:
+            if self._needed:
+                raise
+            self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
+            return []
+        self.silent.update(self._provider.silent_zones())
+        # Read after the list: a fleet has its directory before its instances.
+        unknown = self._select_unknown(resources)
+        if self._services.store.baking.is_locked(BAKING):  # its host is in use
+            unknown = [resource for resource in unknown if not self._is_baking(resource)]
+        mine = {resource.owner for resource in unknown if resource.user == caller()}
+        self._to_delete = [resource for resource in unknown if self._is_requested(resource, mine)]
+        now = self._services.clock()
+        return [
+            FoundOrphan(
+                **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
+                provider=self._name,
+                cost_usd=resource.price_usd_h * max(0.0, now - resource.created_at) / 3600
+                if resource.created_at
+                else 0.0,
+                to_delete=resource in self._to_delete,
+            )
+            for resource in unknown
+        ]
+
+    def delete(self) -> list[str]:
+        """Delete the selected orphans; return the names of those that could not be deleted."""
+        fleets = sorted({resource.fleet for resource in self._to_delete if resource.owner in ("", self._owner)})
+        with contextlib.ExitStack() as locks:
+            for fleet in fleets:
+                locks.enter_context(self._services.store.lock(fleet, "gc"))
+            if any(map(self._is_baking, self._to_delete)):
+                locks.enter_context(self._services.store.baking.lock(BAKING, "gc"))
+            to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
+            if not to_delete:
+                return []
+            if self._options.existing:
+                self._release(sorted({resource.fleet for resource in to_delete}))
+            left = list(self._provider.delete_orphans(to_delete, self._progress))
+            self.silent.update(self._provider.silent_zones())
+            return left
+
+    def _progress(self, name: str, step: str) -> None:
+        self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))
+
+    def _release(self, fleets: Sequence[str]) -> None:
+        for fleet in fleets:
+            instances = self._provider.list(fleet)
+            hosts = external_hosts(
+                FleetSpec(fleet, self._name, len(instances), options=self._options), instances, self._provider
+            )
+            release_hosts(hosts, self._services.store.fleet(fleet).key, self._sink)
+
+    def _select_unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
+        fleets = self._services.store.names()
+        return [
+            resource
+            for resource in resources
+            if resource.owner not in ("", self._owner) or resource.fleet not in fleets
+        ]
+
+    def _is_baking(self, resource: Orphan) -> bool:
+        """Return whether a resource belongs to a host of which `fleet bake` makes an image on this computer."""
+        return resource.owner == self._baking and resource.kind != IMAGE
+
+    def _is_requested(self, resource: Orphan, mine: set[str]) -> bool:
+        if resource.kind == IMAGE and not self._request.images:
+            return False
+        return self._request.everybody or self._is_mine(resource, mine)
+
+    def _is_mine(self, resource: Orphan, mine: set[str]) -> bool:
+        """Return True if this user created it; a resource without a label is attributed by its owner."""
+        return resource.user == caller() if resource.user else resource.owner in {"", self._owner, *mine}
+
+
+def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_Search]:
+    """Return a search for each account: the given one, or those of existing fleets and of the settings.
+
+    A provider without accounts has one search; if no other account is known, the default account is searched.
+    """
+    searches = []
+    recorded = [] if request.only else _list_accounts(services)
+    for name in dict.fromkeys([*installed_names(), *(name for name, _ in recorded)]):
+        kind = find_options(name)
+        scopes = [field for field, declared in declarations(kind).items() if declared.scope]
+        if request.only and not any(field in request.given.of(name) for field in scopes):
+            continue
+        settings = request.given.over(request.defaults).of(name)
+        scope = {field: settings[field] for field in scopes if field in settings}
+        if scope:
+            change_options(kind(), scope)  # an invalid value is reported
+        named = kind(**scope)
+        accounts = [options for other, options in recorded if other == name and scopes]
+        accounts += [named] if named != kind() else []
+        searches += [
+            _Search((name, options), needed=bool(accounts), request=request, services=services, sink=sink)
+            for options in dict.fromkeys(accounts or [named])
+        ]
+    return searches
+
+
+def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
+    """Return provider and account of each fleet of this computer."""
+    accounts = []
+    stores = (services.store, services.store.baking)
+    for directory in [store.fleet(name) for store in stores for name in store.names()]:
+        with contextlib.suppress(FleetError):  # a damaged record
+            record = directory.read()
+            if record is not None:
+                accounts.append((record.spec.provider, record.spec.options.scope()))
+    return accounts
 
 
 def gc(
@@ -29,9 +263,8 @@ def gc(
       fleet gc
       fleet gc --project my-project --all
     """
-    from fleet.commands.fleets import gc as verb
     from fleet.settings import Settings
 
     given = Settings(options=read_options(ctx))
-    request = verb.GcRequest(given, read_settings(), everybody=everybody, images=images)
-    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))
+    request = GcRequest(given, read_settings(), everybody=everybody, images=images)
+    run_command(DEFAULT_FLEET, output, lambda sink: run(request, make_services(sink, yes=yes), sink))

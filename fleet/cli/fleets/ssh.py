@@ -1,10 +1,12 @@
-"""The command `fleet ssh`: its options, and the request that they make."""
+"""`fleet ssh`: a shell or a command on a host of a fleet, through the ssh program."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +14,134 @@ from fleet.cli.completion import complete_worker
 from fleet.cli.options import Fleet, Output, argument, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
-from fleet.errors import UsageError
+from fleet.errors import NotFoundError, UsageError
+from fleet.events import Sink
+from fleet.fleets.access import Access
+from fleet.fleets.probe import is_reachable_now
+from fleet.fleets.selection import select_hosts
+from fleet.remote.fanout import raise_failures
+from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_session, ssh_command
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
+from fleet.translation import translate_errors
+from provision.model import Host
+from provision.ssh_config.programs import require_agreed
+from train.agent.protocol.cluster import task_rank
+
+if TYPE_CHECKING:
+    from train.agent.protocol.records import JobReport
+
+
+@dataclass(frozen=True)
+class SshRequest:
+    """Request of the command.
+
+    Attributes:
+        fleet: Name of the fleet.
+        worker: The host, or with `job` the task; empty: the first one.
+        command: Program and arguments; empty: a shell.
+        job: Use the directory and the environment of this job's task, as in `select_job`; empty: those of a login.
+        input_terminal: The input of this program is a terminal.
+        terminal: Input and output are terminals.
+    """
+
+    fleet: str
+    worker: str = ""
+    command: tuple[str, ...] = ()
+    job: str = ""
+    input_terminal: bool = True
+    terminal: bool = True
+
+
+def run(request: SshRequest, services: Services, sink: Sink) -> int:
+    """Open a session, and return its exit code.
+
+    Raises:
+        UsageError: the request does not name one host, or what runs for it on this computer has changed.
+        NotFoundError: the fleet, host, job, or task does not exist.
+        NotReadyError: ssh is not installed.
+        UnreachableError: the host does not answer.
+    """
+    directory, record = services.store.need(request.fleet)
+    ssh = find_ssh()
+    access = Access(record.spec, services, sink)
+    if request.job:
+        host, command = _find_task(request, record, directory, access)
+    else:
+        host, command = _one_host(request, record), remote_command(request.command)
+    with translate_errors():
+        require_agreed(host)
+    try:
+        config = directory.export_ssh_config(record)
+    except ValueError as error:
+        raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
+    words = ssh_command(
+        ssh,
+        config,
+        f"{request.fleet}-{host.name}",
+        command,
+        input_terminal=request.input_terminal,
+        terminal=request.terminal,
+    )
+    code = run_session(words)
+    if code == FAILED and is_reachable_now(host, directory.key, access):
+        return run_session(words)
+    return code
+
+
+def _one_host(request: SshRequest, record: FleetRecord) -> Host:
+    hosts = select_hosts(request.fleet, record.hosts, request.worker or "0")
+    if len(hosts) > 1:
+        raise UsageError(
+            f"fleet ssh opens one session, and {request.worker} names {len(hosts)} hosts",
+            next_steps=[
+                Step("exec", "--worker", request.worker, "--", *(request.command or ("hostname",))),
+                Step("ssh", hosts[0].name),
+            ],
+        )
+    return hosts[0]
+
+
+def _find_task(
+    request: SshRequest, record: FleetRecord, directory: FleetDirectory, access: Access
+) -> tuple[Host, str]:
+    """Return the host of the task, and the command that enters the task's environment."""
+    from fleet.fleets.agents import newest_reports, open_some  # a session without a job starts without these
+    from fleet.jobs.selection import is_newest, select_reported
+    from fleet.jobs.tasks import worker_name
+    from train import pack
+
+    name = worker_name(request.worker) if request.worker else ""
+    with open_some(record.slots, directory.key, access) as (clients, unreached):
+        select = select_reported(request.job, request.fleet)
+        reports = newest_reports(clients, select, record.last_job).by_host
+        if not reports:
+            raise_failures(unreached, "find the job")
+            raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("jobs")])
+        slot = find_slot(name, reports)
+        if not slot:
+            raise_failures(unreached, f"find {name}")
+            tasks = sorted((report.task or report.slot for report in reports.values()), key=task_rank)
+            raise NotFoundError(
+                f"job {next(iter(reports.values())).job} has no task {name!r}",
+                cause=f"its tasks are {', '.join(tasks)}",
+                next_steps=[Step("ssh", tasks[0], "--job", *([] if is_newest(request.job) else [request.job]))],
+            )
+        client = next(client for client in clients if client.host.name == slot)
+    host = client.host
+    task = (reports[slot].job, slot)
+    python, digest = host.python or "python3", pack.build_agent().digest
+    command = pack.enter_command(python, host.root, digest, host.shared, task, request.command)
+    return record.hosts[record.slots.index(host) // record.tasks_per_host], command
+
+
+def find_slot(task: str, reports: Mapping[str, JobReport]) -> str:
+    """Return the slot that has a task of a job, or the first one by rank if `task` is empty; empty if none has it."""
+    names = {report.task or slot: slot for slot, report in reports.items()}
+    first = min(names, key=task_rank, default="")
+    return names.get(task or first, "")
+
 
 _JOB = "--job"
 _NEWEST = "-1"
@@ -68,8 +196,6 @@ def ssh(
       fleet ssh worker-1
       fleet ssh 0 --job -- ls checkpoints
     """
-    from fleet.commands.fleets import ssh as verb
-
     words = ctx.meta.get(AFTER_DASHES, ())
     if command:
         raise UsageError(
@@ -78,11 +204,9 @@ def ssh(
             next_steps=[Step("ssh", worker, "--", *command, *words)],
         )
     input_terminal, output_terminal = sys.stdin.isatty(), sys.stdout.isatty()
-    request = verb.SshRequest(
-        resolve_fleet(fleet), worker, words, job, input_terminal, input_terminal and output_terminal
-    )
+    request = SshRequest(resolve_fleet(fleet), worker, words, job, input_terminal, input_terminal and output_terminal)
     codes: list[int] = []
     run_command(
-        request.fleet, Output.LINES, lambda sink: codes.append(verb.run(request, make_services(sink), sink)), raw=True
+        request.fleet, Output.LINES, lambda sink: codes.append(run(request, make_services(sink), sink)), raw=True
     )
     raise CommandEnded(codes[0])

@@ -1,14 +1,79 @@
-"""The command `fleet ssh-config`: its options, and the request that they make."""
+"""`fleet ssh-config`: let the user's own ssh and editors reach the hosts of all fleets by name."""
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
+from fleet.cli.fleets import inventory
 from fleet.cli.options import Fleet, Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet, run_command
-from fleet.errors import UsageError
+from fleet.errors import FleetError, NotReadyError, UsageError
+from fleet.events import Sink, SshConfigChanged
+from fleet.services import Services
 from fleet.steps import Step
+from provision.ssh_config.include import include_line, install_include, remove_include
+
+
+@dataclass(frozen=True)
+class SshConfigRequest:
+    """Request of the command.
+
+    Attributes:
+        action: Add or remove the Include line.
+        file: The user's OpenSSH configuration.
+    """
+
+    action: Literal["install", "remove"]
+    file: Path
+
+
+def run(request: SshConfigRequest, services: Services, sink: Sink) -> SshConfigChanged:
+    """Add the Include line to the user's configuration, or remove it.
+
+    Each command that changes the hosts of a fleet writes the included file of the fleet; `fleet down` deletes it.
+
+    Raises:
+        UsageError: the path of the state directory cannot be included.
+        NotReadyError: the configuration cannot be changed.
+    """
+    try:
+        line = include_line(services.store.ssh_configs)
+    except ValueError as error:
+        raise UsageError(
+            str(error),
+            hint="set FLEET_STATE_DIR to a path of letters and digits",
+            next_steps=[Step("inventory", "--format", "ssh-config")],
+        ) from error
+    is_install = request.action == "install"
+    hosts = _export_all(services) if is_install else ()
+    try:
+        changed = (install_include if is_install else remove_include)(request.file, line)
+    except OSError as error:
+        where = "at the top of that file" if is_install else "from that file"
+        raise NotReadyError(
+            f"{request.file} cannot be changed",
+            cause=error.strerror or str(error),
+            hint=f"{'add' if is_install else 'remove'} this line {where}: {line}",
+        ) from error
+    summary = SshConfigChanged(str(request.file), line, is_install, changed, hosts)
+    sink.emit(summary)
+    return summary
+
+
+def _export_all(services: Services) -> tuple[str, ...]:
+    """Write the files of all fleets; return the names of their hosts."""
+    names: list[str] = []
+    for fleet in services.store.names():
+        directory = services.store.fleet(fleet)
+        with contextlib.suppress(FleetError, ValueError):  # a damaged fleet does not affect the others
+            record = directory.read()
+            if record is not None and record.ready:
+                directory.export_ssh_config(record)
+                names += [f"{fleet}-{host.name}" for host in record.hosts]
+    return tuple(names)
 
 
 def ssh_config(
@@ -29,13 +94,9 @@ def ssh_config(
     if install and remove:
         raise UsageError("--install and --remove exclude each other", next_steps=[Step("ssh-config", "--help")])
     if install or remove:
-        from fleet.commands.fleets import ssh_config as verb
-
         file = Path("~/.ssh/config").expanduser()
-        request = verb.SshConfigRequest("install" if install else "remove", file)
-        run_command(name, output, lambda sink: verb.run(request, make_services(sink), sink), live=False)
+        request = SshConfigRequest("install" if install else "remove", file)
+        run_command(name, output, lambda sink: run(request, make_services(sink), sink), live=False)
         return
-    from fleet.commands.fleets import inventory
-
     export = inventory.InventoryRequest(fleet=name, form="ssh-config")
     print_result(name, lambda out: out.write(inventory.run(export, make_services())))

@@ -1,16 +1,68 @@
-"""The command `fleet status`: its options, and the request that they make."""
+"""`fleet status`: fleets, their hosts, and their jobs."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import Annotated, TextIO
 
 from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet
 from fleet.config import NAME_VARIABLE
-from fleet.errors import UsageError
+from fleet.errors import DamagedStateError, NotFoundError, UnreachableError, UsageError
+from fleet.services import Services
+from fleet.status import UNREADY, FleetStatus
 from fleet.steps import Step
+
+
+@dataclass(frozen=True)
+class StatusRequest:
+    """Request of the command; an empty `fleet` means all fleets."""
+
+    fleet: str = ""
+
+
+@dataclass(frozen=True)
+class StatusSummary:
+    """The fleets, and errors of those whose files are damaged."""
+
+    fleets: tuple[FleetStatus, ...]
+    damaged: tuple[DamagedStateError, ...] = ()
+
+    def check(self) -> None:
+        """Raise an error if a fleet is damaged, or if none of its hosts answers although it should.
+
+        Raises:
+            DamagedStateError: the files of a fleet are damaged.
+            UnreachableError: no host of a fleet answers.
+        """
+        if self.damaged:
+            raise self.damaged[0]
+        for fleet in self.fleets:
+            if fleet.hosts and not any(
+                host.reachable or host.stopped or host.name == UNREADY for host in fleet.hosts
+            ):
+                raise UnreachableError(
+                    f"no host of fleet {fleet.name!r} answers", next_steps=[Step("up", fleet=fleet.name)]
+                )
+
+
+def run(request: StatusRequest, services: Services) -> StatusSummary:
+    """Ask every host of every fleet; show hosts that do not answer, and fleets with damaged files, as such.
+
+    Raises:
+        NotFoundError: the fleet does not exist, or no fleet exists.
+    """
+    if request.fleet and not services.store.fleet(request.fleet).exists():
+        services.store.need(request.fleet)
+    names = [request.fleet] if request.fleet else services.store.names()
+    if not names:
+        raise NotFoundError("no fleet is up", next_steps=[Step("up", "--workers", "2")])
+    from fleet.jobs.inspection import inspect_fleets
+
+    fleets, damaged = inspect_fleets(names, services)
+    return StatusSummary(fleets, damaged)
 
 
 def status(
@@ -27,7 +79,6 @@ def status(
       fleet status --watch
       fleet status --fleet vision -o json
     """
-    from fleet.commands.fleets import status as verb
     from fleet.console.colors import is_smart
 
     name = resolve_fleet(fleet) if fleet else ""
@@ -38,9 +89,9 @@ def status(
         if watch:
             from fleet.console.status_table import watch_status
 
-            watch_status(lambda: verb.run(verb.StatusRequest(fleet=name), make_services()).fleets, out)
+            watch_status(lambda: run(StatusRequest(fleet=name), make_services()).fleets, out)
             return
-        summary = verb.run(verb.StatusRequest(fleet=name), make_services())
+        summary = run(StatusRequest(fleet=name), make_services())
         from fleet.console.status_table import print_status
 
         print_status(summary.fleets, out, json=output is Output.JSON)

@@ -1,7 +1,10 @@
-"""The command `fleet up`: its options, and the request that they make."""
+"""`fleet up`: start a fleet, repair it, or change its number of workers."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +26,318 @@ from fleet.cli.options import (
 )
 from fleet.cli.provider_options import read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
+from fleet.events import FleetResized, Level, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened
+from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
+from fleet.fleets.creation.consent import confirm_price
+from fleet.fleets.creation.keeping import Keeper
+from fleet.fleets.creation.programs import confirm_programs
+from fleet.fleets.host_keys import confirm_host_keys
+from fleet.fleets.instances import delete_instances, list_instances
+from fleet.fleets.rejoin import rejoin
+from fleet.fleets.release import release_files
+from fleet.fleets.repair import at_rest
+from fleet.fleets.resolution import UpRequest, keep_provider, resolve_request
+from fleet.folding import fold
+from fleet.jobs.deletion.shrinking import confirm_shrink
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord, replace_hosts
+from fleet.status import describe_maintenance
+from fleet.steps import Again, Shell, Step
+from provision.ledger import cost_usd
+from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resize
+from provision.names import index_of
+from provision.planner import plan, resize
+from provision.provider import Provider
+from provision.quantities import counted
+
+RETRY_FIRST_S = 30.0
+RETRY_LONGEST_S = 600.0
+_UNCHANGED = "fleet up was interrupted; nothing was changed"
+
+
+@dataclass(frozen=True)
+class UpSummary:
+    """The fleet as it is now; nothing in it after a dry run."""
+
+    fleet: str
+    hosts: tuple[Host, ...] = ()
+    created: tuple[str, ...] = ()
+
+
+def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
+    """Create or repair the requested fleet, and check that every host answers.
+
+    Raises:
+        UsageError: the request is invalid, or costs money or loses results and no user can be asked; nothing was
+            changed.
+        FleetError: an instance could not be created or reached. Instances that this call created are deleted.
+        CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
+    """
+    with keep_provider(request):
+        return _up(request, services, sink)
+
+
+def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
+    directory = services.store.fleet(request.fleet)
+    record = directory.read() if directory.exists() else None
+    with explain_interrupt(_UNCHANGED, Again({}, "up")):
+        spec = resolve_request(request, record, services)
+        confirm_programs(request, spec, record, services, sink)
+        agreed = confirm_price(request, spec, record, services, sink)
+    if request.dry_run:
+        return UpSummary(request.fleet)
+    with services.store.lock(request.fleet, "up"):
+        with explain_interrupt(_UNCHANGED, Again({}, "up")):
+            record = directory.read() if directory.exists() else None
+            spec = resolve_request(request, record, services)
+            provider = services.provider(spec.options)
+            before = at_rest(spec.name, provider, services)
+            _check_key(directory, before)
+            steps = plan(spec, before)
+            if spec.options.rents and not set(steps.create) <= agreed:
+                raise NotReadyError(
+                    f"fleet {spec.name!r} changed while waiting for confirmation: "
+                    f"{', '.join(steps.create)} would now be created",
+                    next_steps=[Again({}, "up")],
+                )
+            if record and record.ready and spec.workers < record.spec.workers:
+                confirm_shrink(record, spec.workers, before, directory, services, sink)
+        return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
+
+
+def _check_key(directory: FleetDirectory, before: Sequence[Instance]) -> None:
+    if before and not directory.key.exists():
+        raise NotReadyError(
+            f"instances of fleet {before[0].fleet!r} exist, but its SSH key is missing on this computer: "
+            f"{', '.join(item.name for item in before)}",
+            next_steps=[Step("gc")],
+        )
+
+
+@dataclass
+class _Up:
+    """Create a fleet or its missing instances; delete them again after a failure.
+
+    Args:
+        request: The request of the user.
+        spec: The requested fleet.
+        directory: Files of the fleet.
+        provider: Creates the instances.
+        services: The outside world.
+        sink: Takes the events.
+    """
+
+    request: UpRequest
+    spec: FleetSpec
+    directory: FleetDirectory
+    provider: Provider
+    services: Services
+    sink: Sink
+    _created: bool = False
+
+    def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> UpSummary:
+        """Carry out `steps`.
+
+        Raises:
+            FleetError: it failed; the instances that it created are deleted.
+            CancelledError: interrupted; the instances are deleted too, unless the fleet was complete.
+        """
+        old = _to_restore(before, record)
+        was_ready = record is not None and record.ready
+        workers = record.spec.workers if record and record.ready else self.spec.workers
+        change = resize(workers, self.spec, steps)
+        try:
+            self.spec = replace(self.spec, public_key=self.directory.create())
+            record = self._write_record(record, before)
+            self._release(before)
+            hosts = self._apply(steps)
+            record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
+            self.directory.write(record)
+        except (KeyboardInterrupt, FleetError) as error:
+            keeper = Keeper(self.spec, self.directory, self.provider, self.services, self.sink)
+            unprepared = error if self._created and isinstance(error, FleetError) else None
+            if record and unprepared and (explained := keeper.keep(record, old, unprepared)):
+                raise explained from error
+            keeper.undo(old, error)
+            if isinstance(error, KeyboardInterrupt):
+                left = _describe_undone(before)
+                left = "hosts to release may be left, and the next call releases them" if steps.delete else left
+                raise CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")]) from None
+            if not before:
+                _repeat_as_typed(error)
+            raise
+        try:
+            self._report(record, steps, change, was_ready=was_ready)
+            if record.last_job:
+                rejoin(record, self.directory, self.sink)
+        except KeyboardInterrupt:
+            raise CancelledError(
+                f"fleet up was interrupted, but fleet {self.spec.name!r} is up",
+                next_steps=[Step("status"), Step("down")],
+            ) from None
+        return UpSummary(self.spec.name, tuple(hosts), steps.create)
+
+    def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
+        """Return the record that must be on disk before the first instance is created or deleted.
+
+        If the fleet grows, the record has the new number of workers only when their hosts are ready; if it shrinks,
+        from the beginning. If this program ends in between, the next ``fleet up`` deletes the other instances.
+        """
+        if record is None or not before:
+            now = self.services.clock()
+            record = replace(record or FleetRecord(self.spec, now), created_at=now)
+        workers = min(self.spec.workers, record.spec.workers)
+        if workers < record.spec.workers:
+            instances = [instance for instance in record.instances if index_of(instance.name) < workers]
+            left = replace_hosts(record, record.hosts[:workers], instances)
+            record = replace(left, kept=record.kept, stopped_at=record.stopped_at, unsaved=record.unsaved)
+        record = replace(record, spec=replace(self.spec, workers=workers), kept_until=0.0)
+        self.directory.write(record)
+        return record
+
+    def _apply(self, steps: Plan) -> list[Host]:
+        if steps.delete:
+            self._release_excess(steps.delete)
+        if steps.create:
+            options = asdict(self.spec.options)
+            self.directory.intend(
+                "create", instances=list(steps.create), provider=self.spec.provider, options=options
+            )
+            self._create(steps.create)
+        self._created = True
+        confirm_host_keys(self.spec, self.provider, self.services, self.sink, accept_new=self.request.accept_new)
+        access = Access(self.spec, self.services, self.sink)
+        instances = self._list()
+        for text in describe_maintenance({instance.name: instance.maintenance for instance in instances}):
+            self.sink.emit(Note(text, Level.WARNING))
+        if not steps.create:
+            access.reconcile()
+        if self.spec.options.root_scripts and len(steps.create) < len(instances):
+            self.provider.update_scripts(self.spec, instances)
+        try:
+            return reach(
+                self.spec,
+                instances,
+                self.provider,
+                self.directory,
+                self.services,
+                self.sink,
+                wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
+                created=steps.create,
+            )
+        except UnreachableError as error:
+            raise access.explained(error) from error
+
+    def _release_excess(self, instances: Sequence[Instance]) -> None:
+        """Delete instances that are not requested, and verify that they are gone.
+
+        Raises:
+            CancelledError: a host does not answer, and the user declined to leave files of the fleet on it.
+            FleetError: an instance could not be deleted.
+        """
+        silent = release_files(self.spec, instances, self.directory, self.provider, self.sink)
+        if silent and not self.services.confirm(f"Forget {fold(silent)} anyway?"):
+            raise CancelledError(
+                f"{fold(silent)} was not released",
+                hint="repeat the command when all hosts answer",
+                next_steps=[Again({}, "up")],
+            )
+        if left := delete_instances(instances, self.directory, self.provider, self.sink):
+            raise FleetError(
+                f"{counted(len(left), 'instance')} could not be deleted: {', '.join(left)}",
+                next_steps=[Again({}, "up"), Step("down")],
+            )
+
+    def _create(self, names: Sequence[str]) -> None:
+        """Create the instances; without capacity, retry if the user requested that."""
+        ready_step = BOOTED if self.spec.options.rents else CHOSEN if self.spec.options.existing else ""
+        progress = progress_to(self.sink, "ready", ready_step)
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                self.provider.create(self.spec, names, progress)
+            except CapacityError as error:
+                if not self.request.retry_until_up:
+                    raise
+                text = f"{error.message}; retrying in {pause_s:.0f} s until there is capacity; Ctrl-C stops"
+                self.sink.emit(Note(text, Level.WARNING))
+            else:
+                return
+            self.services.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_LONGEST_S)
+
+    def _list(self) -> list[Instance]:
+        return list_instances(self.spec.name, self.provider, self.services)
+
+    def _release(self, before: Sequence[Instance]) -> None:
+        """Release the time limit of instances that an earlier call kept."""
+        running = [instance for instance in before if instance.state is InstanceState.RUNNING]
+        if running and self.spec.options.rents:
+            self.provider.stop_at(running, 0)
+
+    def _report(self, record: FleetRecord, steps: Plan, change: Resize, *, was_ready: bool) -> None:
+        name = record.spec.name
+        self.sink.emit(fleet_opened(record, self.directory, self.services.clock()))
+        if change != Resize():
+            self.sink.emit(
+                FleetResized(
+                    name,
+                    len(record.hosts),
+                    change.added,
+                    tuple(instance.name for instance in change.released),
+                    self._cost_usd(change.released),
+                    record.price_usd_h,
+                    external=self.spec.options.existing,
+                )
+            )
+        elif not steps.create:
+            self.sink.emit(Note(f"fleet {name!r} {'was already' if was_ready else 'is'} up; every host answers"))
+        if self.request.advises:
+            scripts = [path.name for path in Path.cwd().glob("*.py")]
+            self.sink.emit(Note("next: " + "\n      ".join(step.text(name) for step in next_trains(scripts))))
+
+    def _cost_usd(self, released: Sequence[Instance]) -> float:
+        ids = {instance.id for instance in released}
+        billed = [interval for interval in self.directory.intervals() if interval.id in ids]
+        return cost_usd(billed, self.services.clock())
+
+
+def next_trains(scripts: Collection[str]) -> list[Step]:
+    """Return the commands to type when a fleet is up, with the one or two most likely scripts of this directory."""
+    likely = [name for name in ("task.py", "train.py", "main.py") if name in scripts]
+    return [Step("train", name) for name in likely[:1] or sorted(scripts)[:2] or ["--help"]]
+
+
+def _to_restore(before: Sequence[Instance], record: FleetRecord | None) -> list[Instance]:
+    """Return the instances that must be left as they were before the command.
+
+    Those that an earlier call kept are not among them. In a stopped fleet, an instance runs only because an earlier
+    call started it, so all must be stopped.
+    """
+    old = [instance for instance in before if record is None or instance.name not in record.kept]
+    if record is None or not record.stopped_at:
+        return old
+    return [replace(instance, state=InstanceState.STOPPED) for instance in old]
+
+
+def _describe_undone(before: Sequence[Instance]) -> str:
+    """Describe what an interrupted command leaves, given the instances that existed before it."""
+    if any(instance.state is InstanceState.STOPPED for instance in before):
+        return "everything it created was deleted, and everything it started was stopped"
+    return "everything it created was deleted" if before else "nothing is left"
+
+
+def _repeat_as_typed(error: FleetError) -> None:
+    """Drop next steps that need the deleted fleet; ``fleet up`` alone would start another fleet.
+
+    Unchanged, the command is repeated after the others.
+    """
+    again = [step for step in error.next_steps if isinstance(step, Again)]
+    others = [step for step in error.next_steps if isinstance(step, Shell)]
+    error.next_steps = (*again, *others) if again else (*others, Again({}, "up"))
 
 
 def up(
@@ -75,7 +390,6 @@ def up(
       fleet up --workers 2 --gpu t4
       fleet up --inventory hosts.ini
     """
-    from fleet.commands.fleets import up as verb
     from fleet.fleets.resolution import UpRequest
     from fleet.settings import Settings
 
@@ -99,4 +413,4 @@ def up(
         accept_new=accept_new,
         allow_programs=allow_programs,
     )
-    run_command(name, output, lambda sink: verb.run(request, make_services(sink, yes=yes), sink))
+    run_command(name, output, lambda sink: run(request, make_services(sink, yes=yes), sink))

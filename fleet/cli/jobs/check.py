@@ -1,7 +1,12 @@
-"""The command `fleet check`: its options, and the request that they make."""
+"""`fleet check`: properties of each host, whether the hosts match, and whether a script runs alone on each."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +14,339 @@ import typer
 from fleet.cli.options import Output, OutputOption, duration, option
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.errors import NotReadyError, UsageError
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
+from fleet.fleets.access import Access
+from fleet.fleets.agents import call_each, fleet_opened, open_agents
+from fleet.folding import fold
+from fleet.jobs.program import (
+    Program,
+    ProgramRequest,
+    Terms,
+    choose_keras,
+    collect,
+    described,
+    find,
+    install_for,
+    missing_imports,
+    preparation,
+    script_findings,
+    shown,
+)
+from fleet.jobs.scaling.measurement import ScalingRun, describe_exit
+from fleet.jobs.selection import job_id
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, where
+from fleet.services import Services
+from fleet.state import FleetRecord
+from fleet.steps import Again
+from train.agent.gang.readiness import Facts, Verdict, verdict
+from train.agent.injected.adaptations import KERAS, VARIABLE
+from train.agent.protocol.records import Exit, Prepare, Prepared, SmokeTest, SmokeTestResult
+from train.lint.finding import Finding, Severity
+from train.script.keras import Choice
+
+_KERAS = ("tensorflow", "keras", "tf-keras")
+
+
+@dataclass(frozen=True)
+class CheckRequest(ProgramRequest):
+    """Request of the command; without a program, only the hosts are checked."""
+
+    local_first_s: float = 0.0  # time to run the program on each host separately; 0: it is not run
+    scaling: bool = False  # run the program to predict its speedup on more workers
+    bandwidth_gbit_s: float | None = None  # assumed for this prediction; None: the network is measured
+
+    @property
+    def has_program(self) -> bool:
+        """True if a program is given."""
+        return bool(self.script or self.module or self.command)
+
+    @property
+    def runs_program(self) -> bool:
+        """True if the program is run."""
+        return self.local_first_s > 0 or self.scaling
+
+
+def run(request: CheckRequest, services: Services, sink: Sink) -> None:
+    """Check all hosts of a fleet, and the requirements of a script; leave no files on the hosts.
+
+    Raises:
+        UsageError: the script or an option is wrong.
+        NotFoundError: the fleet does not exist.
+        UnreachableError: a host does not answer.
+        NotReadyError: a host cannot run the job, or the hosts do not match.
+    """
+    _check_options(request)
+    located = find(request) if request.has_program else None
+    directory, record = services.store.need(request.fleet)
+    _check_network(request, len(record.hosts))
+    request = dataclasses.replace(request, env={**record.spec.options.variables, **request.env})
+    request = dataclasses.replace(request, arguments=located.arguments if located else ())
+    with contextlib.ExitStack() as stack:
+        python_path = request.env.get("PYTHONPATH", "")
+        program = collect(located, services, python_path) if located else None
+        if program:
+            stack.enter_context(program.bundle)
+        sink.emit(fleet_opened(record, directory, services.clock()))
+        for text in program.bundle.notes if program else ():
+            sink.emit(Note(text))
+        clients = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
+        check = _Check(request, record, clients, program, sink)
+        problems = check.inspect_hosts()
+        if request.local_first_s > 0 and not problems:
+            problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
+        if request.scaling and not problems and not check.fails:
+            problems = check.estimate_scaling(f"check-{job_id(services.clock())}")
+        problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
+    if problems:
+        raise NotReadyError(
+            f"fleet {request.fleet!r} is not ready" + (f" for {located.entry.name}" if located else ""),
+            hint="fix the problems, then check again",
+            next_steps=[Again({})],
+        )
+
+
+def _check_options(request: CheckRequest) -> None:
+    """Reject options that do not fit.
+
+    Raises:
+        UsageError: they do not.
+    """
+    for name, is_given in (("--local-first", request.local_first_s > 0), ("--scaling", request.scaling)):
+        if is_given and not request.has_program:
+            message = f"{name} runs a script, and none is given"
+            raise UsageError(message, hint=f"give the script, for example: fleet check task.py {name}")
+    if request.bandwidth_gbit_s is not None and not request.scaling:
+        raise UsageError("--bandwidth is used only with --scaling", next_steps=[Again({"--scaling": True})])
+    if request.bandwidth_gbit_s is not None and not 0 < request.bandwidth_gbit_s < math.inf:
+        raise UsageError(f"--bandwidth {request.bandwidth_gbit_s:g} is not a bandwidth in Gbit/s above 0")
+
+
+def _check_network(request: CheckRequest, hosts: int) -> None:
+    """Reject a prediction without a network.
+
+    Raises:
+        UsageError: the fleet has a single host, and no bandwidth is assumed.
+    """
+    if request.scaling and hosts == 1 and request.bandwidth_gbit_s is None:
+        raise UsageError(
+            f"fleet {request.fleet!r} has one host: the network cannot be measured",
+            hint="assume a bandwidth in Gbit/s, or check a fleet of two hosts",
+            next_steps=[Again({"--bandwidth": "10"})],
+        )
+
+
+@dataclass
+class _Check:
+    """One check of all hosts.
+
+    Args:
+        request: The request of the user.
+        record: The fleet.
+        clients: An agent on each host.
+        program: The program to check; None: none.
+        sink: Takes the events.
+    """
+
+    request: CheckRequest
+    record: FleetRecord
+    clients: Sequence[AgentClient]
+    program: Program | None
+    sink: Sink
+
+    def __post_init__(self) -> None:
+        self._pythons = {client.host.name: client.host.python for client in self.clients}
+        self._choice = Choice()
+        # requirements that are not installed yet
+        self._pending = self.program.requirements if self.program else None
+        self._findings: list[Finding] = []  # why the script fails between several workers
+
+    def inspect_hosts(self) -> list[str]:
+        """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
+        if self.program and self.request.runs_program:
+            self._pythons = install_for(self.program, self.record.spec, self.clients, self.sink)
+            self._pending = None
+
+        outcomes = call_each(
+            self.clients,
+            lambda client: client.prepare(self._preparation(client, "check", dry_run=True)._replace(entries=[])),
+        )
+        hosts = [_facts(outcome) for outcome in outcomes]
+        prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
+        problems = _fold_problems({host.host: host.problem for host in hosts if host.problem})
+        comparison = _compare_hosts(prepared)
+        problems += comparison.problems
+        notes = list(comparison.warnings)
+        if self.program and prepared:
+            locations = self._import_locations(self.program)
+            hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
+            missing = {host.host: host.missing for host in hosts}
+            problems += missing_imports(locations, missing, self.program.entry)
+            problems += self._keras(self.program, prepared)
+            notes += filter(None, [self.program.entry.note, self.program.imports.note])
+            findings = script_findings(
+                self.program.entry,
+                prepared,
+                Terms(adapt=self.request.adapt, variables=frozenset({*self.request.env, *self.request.secrets})),
+                has_final_versions=not self._installs_keras,
+            )
+            self._findings = [finding for finding in findings if finding.fails]
+            notes += (described(finding) for finding in findings if finding.severity is Severity.WARNING)
+        errors = [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
+        fails = bool(self._findings) and not problems
+        self.sink.emit(
+            HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
+        )
+        return problems
+
+    @property
+    def fails(self) -> bool:
+        """True if the linter expects the script to fail."""
+        return any(finding.severity is Severity.ERROR for finding in self._findings)
+
+    def report_findings(self, *, tried: bool) -> list[str]:
+        """Return the errors that the linter expects with all workers.
+
+        Args:
+            tried: The script was run on each host alone, and works there.
+        """
+        for finding in self._findings if tried else ():
+            text = f"it works alone, but not with {len(self.record.hosts)} workers: {described(finding)}"
+            self.sink.emit(Note(text, Level.WARNING))
+        return [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
+
+    def _import_locations(self, program: Program) -> dict[str, str]:
+        """Return the places where the script imports packages that must be installed already."""
+        pending = self._pending
+        locations = program.imports.locations
+        return {name: location for name, location in locations.items() if not (pending and pending.brings(name))}
+
+    @property
+    def _installs_keras(self) -> bool:
+        """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
+        return bool(self._pending and self._pending.names.intersection(_KERAS))
+
+    def _preparation(self, client: AgentClient, job: str, *, dry_run: bool) -> Prepare:
+        host, fleet = client.host, self.record.spec.name
+        return preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
+
+    def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
+        if self._installs_keras:
+            return []
+        try:
+            self._choice = choose_keras(program, self.request, prepared)
+        except NotReadyError as error:
+            return [error.message + (f" ({error.cause})" if error.cause else "")]
+        if self._choice.note:
+            self.sink.emit(Note(self._choice.note))
+        return []
+
+    def run_smoke_tests(self, job: str) -> list[str]:
+        """Run the script alone on each host; return a sentence for each failure."""
+        problems = []
+        for outcome in call_each(self.clients, lambda client: self._run_smoke_test(client, job)):
+            host, tried = outcome.host.name, outcome.value
+            result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
+            self.sink.emit(result)
+            if not result.ok:
+                problems.append(f"{host}: {result.message}")
+        return problems
+
+    def _run_smoke_test(self, client: AgentClient, job: str) -> SmokeTestResult:
+
+        program, name = self.program, client.host.name
+        assert program is not None  # noqa: S101 - nothing is tried without one
+        prepared = self._prepare(client, job)
+        command = program.entry.command(prepared.python, self.request.arguments)
+        aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
+        env = {**({} if aliased else self._choice.env), **self.request.env}
+        return client.smoke_test(
+            SmokeTest(command, env, self.request.secrets, self.request.local_first_s),
+            lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
+        )
+
+    def _prepare(self, client: AgentClient, job: str) -> Prepared:
+        name = client.host.name
+        return client.prepare(
+            self._preparation(client, job, dry_run=False),
+            self.program.bundle if self.program else None,
+            lambda *counts: self.sink.emit(PushProgress(name, *counts)),
+        )
+
+    def estimate_scaling(self, job: str) -> list[str]:
+        """Predict the speedup of the script on more workers; return a sentence for each reason why not."""
+        program, request = self.program, self.request
+        assert program is not None  # noqa: S101 - nothing is measured without one
+        run = ScalingRun(
+            fleet=self.record.spec.name,
+            script=shown(program.entry),
+            clients=self.clients,
+            prepare=lambda client: self._prepare(client, job),
+            command=lambda prepared: program.entry.command(prepared.python, request.arguments),
+            env={**self._choice.env, **request.env},
+            secrets=request.secrets,
+            sink=self.sink,
+            bandwidth_gbit_s=request.bandwidth_gbit_s,
+            is_local=self.record.spec.provider == "local",
+        )
+        return run.estimate()
+
+
+def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
+    """Return the result of a smoke test."""
+    seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
+    if tried.stepped:
+        return SmokeTested(host, True, f"the script made its first step after {seconds}")
+    if tried.exit is None:
+        return SmokeTested(
+            host, True, f"the script was still running after {seconds}; no step was seen in its output"
+        )
+    if tried.exit == Exit(0):
+        return SmokeTested(host, True, f"the script ended after {seconds}")
+    return SmokeTested(host, False, f"the script {describe_exit(tried.exit)} after {seconds}", tuple(tried.lines))
+
+
+def _facts(outcome: Outcome[Prepared]) -> HostFacts:
+    host, prepared = outcome.host, outcome.value
+    if prepared is None:
+        return HostFacts(host.name, host.private_address, problem=_reason(outcome))
+    return HostFacts(
+        host=host.name,
+        address=prepared.member.address,
+        python=prepared.python,
+        versions=prepared.versions,
+        gpus=tuple(gpu.name for gpu in prepared.gpus),
+        disk_free=prepared.disk_free,
+        memory=prepared.memory_total,
+        machine=prepared.machine,
+        missing=tuple(prepared.missing),
+    )
+
+
+def _reason(outcome: Outcome[Prepared] | Outcome[SmokeTestResult]) -> str:
+    """Return why a host did not answer as expected, without its name."""
+    message = outcome.error.message if outcome.error else "it did not answer"
+    return message.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
+
+
+def _fold_problems(problems: Mapping[str, str]) -> list[str]:
+    """Return the problems of hosts; hosts with the same problem share a sentence."""
+    return [
+        f"{fold(host for host, other in problems.items() if other == problem)}: {problem}"
+        for problem in dict.fromkeys(problems.values())
+    ]
+
+
+def _compare_hosts(prepared: Sequence[Prepared]) -> Verdict:
+    """Return what the readiness check would report if all hosts could connect and ran a worker each."""
+    members = [item.member._replace(task=item.member.slot) for item in prepared]
+    facts = {
+        item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
+        for item in prepared
+    }
+    pairs = {(member.task, other.task): "" for member in members for other in members if member is not other}
+    return verdict(members, facts, pairs)
 
 
 @add_program_options
@@ -44,11 +382,10 @@ def check(
       fleet check task.py --local-first
       fleet check task.py --scaling
     """
-    from fleet.commands.jobs import check as verb
 
-    def request() -> verb.CheckRequest:
+    def request() -> CheckRequest:
         fields = read_program_fields(ctx, **program)
-        return verb.CheckRequest(**fields, local_first_s=local_first, scaling=scaling, bandwidth_gbit_s=bandwidth)
+        return CheckRequest(**fields, local_first_s=local_first, scaling=scaling, bandwidth_gbit_s=bandwidth)
 
     fleet = resolve_fleet(program["fleet"])
-    run_command(fleet, output, lambda sink: verb.run(request(), make_services(sink), sink), live=False)
+    run_command(fleet, output, lambda sink: run(request(), make_services(sink), sink), live=False)

@@ -1,13 +1,123 @@
-"""The command `fleet lint`: its options, and the request that they make."""
+"""`fleet lint`: find distributed-training bugs in the source of a script."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import os
+import tokenize
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fleet.cli.options import Output, OutputOption, argument, option
 from fleet.cli.program import NoAdapt
 from fleet.cli.runtime import run_command
 from fleet.config import DEFAULT_FLEET
+from fleet.errors import UsageError
+from fleet.events import Note, Sink
+from fleet.steps import Again
+from fleet.translation import translate_errors
+from provision.quantities import counted
+from train.agent.protocol.wording import join_names
+from train.lint import linter
+from train.lint.finding import Finding, Severity
+from train.script.source import check_script, imports
+
+
+@dataclass(frozen=True)
+class LintRequest:
+    """Request of the command.
+
+    Attributes:
+        script: The training script.
+        workdir: Directory that it would be started in; empty: its own.
+        workers: Number of workers.
+        gpus: GPUs of each worker; None: unset.
+        adapt: `fleet train` adapts the interpreters; not with --no-adapt.
+    """
+
+    script: str
+    workdir: str = ""
+    workers: int = 2
+    gpus: int | None = None
+    adapt: bool = True
+
+
+def run(request: LintRequest, sink: Sink) -> list[Finding]:
+    """Read a script and the local modules that it imports; execute nothing.
+
+    Returns:
+        Warnings and hints, by files and lines; there are no errors.
+
+    Raises:
+        UsageError: the script cannot be read or does not compile, or something in it is an error.
+    """
+    script, workdir = _resolve_paths(request)
+    sources = {_relative_path(path, workdir): _read_source(path) for path in imports(script, workdir)}
+    entry = _relative_path(script, workdir)
+    findings = [
+        dataclasses.replace(finding, file=_display_path(finding.file, workdir))
+        for finding in linter.lint(sources, entry, workers=request.workers, gpus=request.gpus, adapt=request.adapt)
+    ]
+    for finding in findings:
+        sink.emit(finding)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        raise UsageError(
+            f"{request.script} has {_count_findings(findings)}",
+            hint=f"fix the script, or suppress a finding with a comment: # fleet: ignore[{errors[0].rule}]",
+            next_steps=[Again({})],
+        )
+    sink.emit(
+        Note(
+            f"{request.script} has {_count_findings(findings)}" if findings else f"nothing found in {request.script}"
+        )
+    )
+    return findings
+
+
+def _resolve_paths(request: LintRequest) -> tuple[Path, Path]:
+    """Return the script and its working directory."""
+    script = Path(request.script)
+    workdir = Path(request.workdir) if request.workdir else script.parent
+    with translate_errors():
+        check_script(script)
+    if not script.absolute().is_relative_to(workdir.absolute()):
+        raise UsageError(
+            f"{request.script} is outside of the working directory {request.workdir}",
+            hint="--workdir must contain the script",
+            next_steps=[Again({"--workdir": None})],
+        )
+    return script, workdir
+
+
+def _relative_path(path: Path, workdir: Path) -> str:
+    """Return `path` relative to the working directory, with forward slashes."""
+    return Path(os.path.relpath(path, workdir)).as_posix()
+
+
+def _display_path(name: str, workdir: Path) -> str:
+    """Return the path of a file relative to the current directory."""
+    return (workdir / name).as_posix()
+
+
+def _read_source(path: Path) -> str:
+    """Return a source in its declared encoding; empty if unreadable, because the task may not need it."""
+    try:
+        content = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+def _count_findings(findings: Sequence[Finding]) -> str:
+    """Return ``2 errors, 1 warning and 3 hints``."""
+    counts = Counter(finding.severity for finding in findings)
+    return join_names([counted(counts[kind], kind.value) for kind in Severity if counts[kind]])
 
 
 def lint(
@@ -26,7 +136,5 @@ def lint(
       fleet lint task.py
       fleet lint task.py --workers 4 --gpus 2
     """
-    from fleet.commands.jobs import lint as verb
-
-    request = verb.LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus, adapt=not no_adapt)
-    run_command(DEFAULT_FLEET, output, lambda sink: verb.run(request, sink), live=False)
+    request = LintRequest(script=script, workdir=workdir, workers=workers, gpus=gpus, adapt=not no_adapt)
+    run_command(DEFAULT_FLEET, output, lambda sink: run(request, sink), live=False)

@@ -1,8 +1,11 @@
-"""The command `fleet logs`: its options, and the request that they make."""
+"""`fleet logs`: show the log of a job in the order of time, from any terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -20,8 +23,177 @@ from fleet.cli.options import (
     parse_since,
 )
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
-from fleet.errors import UsageError
+from fleet.errors import NotFoundError, UnreachableError, UsageError
+from fleet.events import JobStarted, Level, Note, Sink
+from fleet.fleets.access import Access
+from fleet.fleets.agents import fleet_opened, newest_reports, open_some
+from fleet.fleets.agreement import description, latest_attempt
+from fleet.fleets.rejoin import missing_slots
+from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
+from fleet.folding import fold
+from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
+from fleet.jobs.following.log_view import EVERYTHING, Selection
+from fleet.jobs.growth.members import all_members
+from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
+from fleet.jobs.pulls.requested import pull_ended
+from fleet.jobs.queue.waiting import queued, queued_event
+from fleet.jobs.results import report_results, result_of
+from fleet.jobs.resume import is_resumable
+from fleet.jobs.selection import select_reported
+from fleet.jobs.tasks import current_members, worker_name
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import Outcome, raise_failures
+from fleet.remote.publication import publish
+from fleet.services import Services
+from fleet.state import FleetRecord
 from fleet.steps import Step
+from train.agent.protocol.cluster import task_rank
+from train.agent.protocol.records import JobReport, JobResult, Member
+
+_MANY = 12  # names in a list
+
+
+@dataclass(frozen=True)
+class LogsRequest:
+    """Options of `fleet logs`; `worker`: ``all``, ``1``, or a task; `job` as in `select_job`."""
+
+    fleet: str
+    follow: bool = False
+    selection: Selection = EVERYTHING
+    worker: str = "all"
+    job: str = ""
+
+
+def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list[str]:
+    """Return the slot with the task `name`, or with this name itself; all slots if `name` is empty."""
+    slots = [host.name for host in record.slots]
+    tasks = {member.task: member.slot for member in members if member.task}
+    if name and name not in tasks and name not in slots:
+        names = sorted(tasks or slots, key=task_rank)
+        raise NotFoundError(
+            f"fleet {record.spec.name!r} has no {name}",
+            cause=f"its tasks are {', '.join(names)}"
+            if len(names) < _MANY
+            else f"its tasks are {names[0]} to {names[-1]}",
+            next_steps=[Step("status")],
+        )
+    return [tasks.get(name, name)] if name else slots
+
+
+def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
+    """Show the output of a job; with `follow`, continue until it ends.
+
+    Raises:
+        NotFoundError: The fleet, worker, or job does not exist.
+        FleetError: no host, or not the requested host, can be reached; or the job succeeded, and a log is left out.
+        JobFailedError: the job failed.
+        JobNotFinished: the job keeps running.
+        CancelledError: the job was stopped.
+    """
+    name = worker_name(request.worker)
+    directory, record = services.store.need(request.fleet)
+    fleet = ExistingFleet(record, directory, services, "logs")
+    with contextlib.ExitStack() as stack:
+        clients, unreached = stack.enter_context(
+            open_some(record.slots, directory.key, Access(record.spec, services, sink))
+        )
+        newest = newest_reports(clients, select_reported(request.job, request.fleet), record.last_job)
+        reports = newest.by_host
+        unreached += newest.failed
+        failed = {outcome.host.name for outcome in unreached}
+        clients = [client for client in clients if client.host.name not in failed]
+        first = description(list(reports.values())) if reports else None
+        slots_of_job = all_members(first, reports) if first else ()
+        members = current_members(slots_of_job, reports)
+        slots = _slots_of(name, record, members)
+        if not request.follow or not record.spec.options.rents:
+            silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
+            raise_failures(silent, "show its log")
+        if first is None:
+            raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("status")])
+        for text in newest.others:
+            sink.emit(Note(text, Level.WARNING))
+        starts = _announce(fleet, first, list(reports.values()), members, sink)
+        _, lost = missing_slots(reports)
+        lost = [] if starts is not None else lost
+        repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
+        if repairer is not None:
+            for host in lost:
+                repairer.lost(host)
+        else:
+            _warn(unreached, sink)
+        followed = Followed(
+            directory=directory,
+            record=record,
+            job=first.job,
+            clients=tuple(client for client in clients if client.host.name in slots),
+            others=tuple(client for client in clients if client.host.name not in slots),
+            members=slots_of_job,
+            max_workers=first.max_workers,
+            tasks={member.slot: member.task for member in members},
+            attempts=first.attempts,
+            selection=request.selection,
+            follow=request.follow,
+            repairer=repairer,
+            lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
+            if repairer is not None
+            else (),
+            unread=services.unread,
+            starts=starts,
+        )
+        ended = follow(followed, sink)
+        if ended.result is not None:
+            directory.note_results(first.job, log_shown=ended.shown and request.selection.pattern is None)
+            stored = report_results(record, directory, first.job, followed.clients, sink)
+            ended = replace(ended, resumable=is_resumable(stored, directory))
+    if lost and not request.follow:
+        repair_fleet(fleet, sink)
+    pull_ended(request.fleet, services, sink)
+    if starts is not None and ended.result is None:
+        raise queued(first.job)
+    left_out = [outcome for outcome in unreached if repairer is None and outcome.host.name in slots]
+    return _shown_outcome(ended, followed, left_out)
+
+
+def _shown_outcome(ended: Ended, followed: Followed, left_out: Sequence[Outcome[AgentClient]]) -> JobResult:
+    """Return the result of a job that succeeded, and whose logs were shown."""
+    result = outcome_or_raise(ended)
+    raise_failures(left_out, "show all logs")
+    if ended.incomplete:
+        raise UnreachableError(
+            f"the log of {fold(ended.incomplete)} is incomplete",
+            next_steps=[Step("status"), Step("logs", "--worker", ended.incomplete[0], "--job", followed.job)],
+        )
+    return result
+
+
+def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
+    for outcome in unreached:
+        if outcome.error is not None:
+            sink.emit(Note(f"{outcome.error.message}; its log is left out", Level.WARNING))
+
+
+def _announce(
+    fleet: ExistingFleet, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
+) -> JobStarted | None:
+    """Report which job is shown; return the event of its start if it is queued."""
+    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
+    started = JobStarted(
+        job=job.job,
+        script=job.name,
+        name=job.job_name or None,
+        attempt=latest_attempt(reports, job.attempts),
+        members=publish(members),
+        started_at=job.started_at,
+        attached=True,
+        attempts=job.attempts,
+        ended=result_of(reports) is not None,
+        max_workers=job.max_workers,
+    )
+    after = next((report.queued_after for report in reports if report.queued_after), "")
+    sink.emit(queued_event(started, after, attached=True) if after else started)
+    return replace(started, attached=False) if after else None
+
 
 _TASK = re.compile(r"[0-9]+|(chief|worker|ps|evaluator)-[0-9]+", re.ASCII)
 
@@ -71,7 +243,6 @@ def logs(
       fleet logs --lines 20 --grep loss
       fleet logs --since 10m --timestamps --worker 1
     """
-    from fleet.commands.jobs import logs as verb
     from fleet.jobs.following.log_view import Selection
 
     if _TASK.fullmatch(job):
@@ -84,13 +255,13 @@ def logs(
         timestamps=timestamps and is_text,
         startup=raw or not is_text,
     )
-    request = verb.LogsRequest(
+    request = LogsRequest(
         fleet=resolve_fleet(fleet), follow=follow, selection=selection, worker=worker, job=one_job(job, same_job)
     )
     run_command(
         request.fleet,
         output,
-        lambda sink: verb.run(request, make_services(sink), sink),
+        lambda sink: run(request, make_services(sink), sink),
         prefix=worker == "all",
         raw=raw,
         live=follow,

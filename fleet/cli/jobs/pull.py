@@ -1,4 +1,4 @@
-"""The command `fleet pull`: its options, and the request that they make."""
+"""`fleet pull`: copy the results of a job to this computer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from typing import Annotated
 
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.events import ResultsPulled, Sink
+from fleet.jobs.pulls.pull import PullRequest, pull_all, pull_results
+from fleet.services import Services
+
+__all__ = ["PullRequest", "run"]
+
+
+def run(request: PullRequest, services: Services, sink: Sink) -> list[ResultsPulled]:
+    """Copy results to this computer, as `pull_all` or `pull_results` does."""
+    return pull_all(request, services, sink) if request.every else [pull_results(request, services, sink)]
 
 
 def pull(
@@ -38,9 +48,7 @@ def pull(
       fleet pull --all
       fleet pull --what model,logs
     """
-    from fleet.commands.jobs import pull as verb
-
-    request = verb.PullRequest(
+    request = PullRequest(
         fleet=resolve_fleet(fleet), job=one_job(job, same_job), directory=to, worker=worker, kinds=kinds, every=every
     )
-    run_command(request.fleet, output, lambda sink: verb.run(request, make_services(sink), sink))
+    run_command(request.fleet, output, lambda sink: run(request, make_services(sink), sink))

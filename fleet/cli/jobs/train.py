@@ -1,8 +1,12 @@
-"""The command `fleet train`: its options, and the request that they make."""
+"""`fleet train`: push, prepare everywhere, start together, follow."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +28,486 @@ from fleet.cli.options import (
 )
 from fleet.cli.program import TYPED, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
-from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
+from fleet.errors import CancelledError, FleetError, NotReadyError
+from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
+from fleet.fleets.gpu_shares import gpu_share
+from fleet.fleets.instances import check_lifetime
+from fleet.fleets.repair import ExistingFleet, open_whole, repairing
+from fleet.interrupts import defer_interrupts
+from fleet.jobs.clocks import correct_clocks
+from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.growth.limits import check_growth, name_joinable
+from fleet.jobs.growth.members import with_added
+from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S, check_policy, on_fleet, preemption_notices
+from fleet.jobs.program import (
+    Program,
+    ProgramRequest,
+    Terms,
+    add_next_steps,
+    choose_keras,
+    collect,
+    find,
+    install_for,
+    preparation,
+    refuse_without_servers,
+    shown,
+    warn_of_defaults,
+    warnings,
+)
+from fleet.jobs.pulls.requested import pull_requested, warning_of
+from fleet.jobs.queue.waiting import conflict, find_place, queued_event
+from fleet.jobs.reporting.repetition import repetition_notes
+from fleet.jobs.results import report_results
+from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
+from fleet.jobs.selection import check_job_name, job_id
+from fleet.jobs.tasks import TaskTypes, assign, check_task_types
+from fleet.remote.client import AgentClient
+from fleet.remote.publication import publish
+from fleet.remote.quoting import show_command
+from fleet.results.target import check_new
+from fleet.services import Services
+from fleet.state import FleetDirectory, FleetRecord, TrainCommand
+from fleet.steps import Again, Step
+from train.agent.protocol import records
+from train.agent.protocol.cluster import expand_placeholders, tf_config
 from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
+from train.agent.protocol.wording import endpoint
+from train.script import keras
+from train.script.keras import Choice
 
 if TYPE_CHECKING:
     from fleet.events import Sink
+
+
+@dataclass(frozen=True)
+class TrainRequest(ProgramRequest):
+    """Request of the command: what to train, and with which options."""
+
+    name: str = ""  # of the job; empty: none
+    after: str | None = None  # job to wait for, as in `select_job`; None: none; see fleet.jobs.queue
+    resume: str | None = None  # job whose newest checkpoint is the start, as in `select_job`; None: no checkpoint
+    command_line: TrainCommand | None = None  # to repeat it; None: it is not stored
+    repeated_versions: dict[str, str] = field(default_factory=dict)  # on the hosts of the job that this one repeats
+    detach: bool = False
+    pull: str = ""  # directory for the results when the job has ended; empty: they are not pulled
+    dry_run: bool = False
+    grace_s: float = records.GRACE_S
+    spares: int = 0  # the last slots get no task until a host is lost
+    policy: records.Policy = field(default_factory=records.Policy)
+    preemptions: int | None = None  # lost hosts that do not count as failures; None: depends on the fleet
+    host_timeout_s: float | None = None  # time to wait for a lost host; None: depends on the fleet
+    replication: records.Replication = field(default_factory=records.Replication)
+    link_timeout_s: float = records.LINK_TIMEOUT_S
+    task_types: TaskTypes = field(default_factory=TaskTypes)
+    warm: bool = True  # tasks may be forked from a process that has imported their first modules
+
+
+@dataclass(frozen=True)
+class TrainSummary:
+    """The job that was started, and its result if it was followed to its end."""
+
+    job: str
+    result: records.JobResult | None = None
+
+
+def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
+    """Start a job on all hosts of a fleet, and follow it unless asked not to.
+
+    Raises:
+        UsageError: the script or an option is wrong; nothing was started.
+        NotFoundError: the fleet does not exist.
+        NotReadyError: a host cannot run the job; all reasons are given and nothing was started.
+        UnreachableError: a host does not answer.
+        JobFailedError: the job failed.
+        JobNotFinished: Ctrl-C; the job keeps running.
+        CancelledError: Ctrl-C before anything was started, or the job was stopped.
+    """
+    started: list[str] = []
+    try:
+        return _run(request, services, sink, started)
+    except KeyboardInterrupt:
+        if started:
+            raise detached(started[0]) from None
+        raise CancelledError("interrupted; nothing was started", next_steps=[Again({})]) from None
+
+
+def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
+    """Do the same as `run`; append the job to `started` as soon as it runs."""
+    check_job_name(request.name)
+    pull_to = _check_directory(request.pull)
+    located = find(request)
+    entry, request = located.entry, dataclasses.replace(request, arguments=located.arguments)
+    directory, record = services.store.need(request.fleet)
+    options, lost_s = record.spec.options, request.host_timeout_s
+    policy = on_fleet(
+        request.policy._replace(idle_timeout_s=float(options.idle_timeout_s)),
+        spot=options.spot,
+        preemptions=request.preemptions,
+        host_timeout_s=lost_s,
+    )
+    request = dataclasses.replace(request, policy=policy, env={**options.variables, **request.env})
+    check_lifetime(record, request.grace_s, services, sink)
+    record = _assign_slots(request, directory, record)
+    if not request.task_types.has_servers:
+        refuse_without_servers(entry, len(record.hosts))
+    origin = _find_origin(request, record, directory, services, sink)
+    program = collect(located, services, request.env.get("PYTHONPATH", ""))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(program.bundle)
+        lock = stack.enter_context(contextlib.ExitStack())
+        lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
+        fleet = _unchanged(ExistingFleet(record, directory, services, "train"))
+        _announce(fleet, program, origin, sink)
+        record, clients = stack.enter_context(open_whole(fleet, sink))
+        job = job_id(services.clock())
+        request = dataclasses.replace(request, after=find_place(request.after, clients, record, sink))
+        prepared = _prepare(request, record, job, program, clients, sink)
+        first = len(prepared) - request.spares
+        choice = choose_keras(program, request, prepared[:first], prepared[first:])
+        if choice.note:
+            sink.emit(Note(choice.note))
+        terms = Terms(
+            adapt=request.adapt,
+            servers=request.task_types.has_servers,
+            chief=bool(request.task_types.chief),
+            variables=frozenset({*request.env, *request.secrets}),
+            restarts=request.policy.restarts > 0,
+            keeps=bool(request.replication.directory),
+        )
+        for note in (
+            *warnings(program, prepared[:first], terms),
+            *warn_of_defaults(request, entry, first, request.command_line),
+        ):
+            sink.emit(note)
+        options = record.spec.options
+        extras = Extras(preemption_notices(options), origin, rejoins=options.restarts, revives=options.unattended)
+        commits = _commits(request, job, program, prepared, choice, extras)
+        if request.dry_run:
+            _show(record, commits, sink)
+            return TrainSummary(job="")
+        record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
+        with defer_interrupts():
+            commit_all(clients, commits, request.grace_s, directory, record, pull_to)
+            if request.command_line is not None:
+                directory.note_command(job, request.command_line)
+            directory.note_results(job, legacy_keras=choice.env.get(keras.VARIABLE) == "1")
+            started.append(job)
+        lock.close()
+        fleet = dataclasses.replace(fleet, record=record)
+        return _follow(request, fleet, clients, commits, sink)
+
+
+def _unchanged(fleet: ExistingFleet) -> ExistingFleet:
+    """Return the fleet, whose lock the caller holds.
+
+    Raises:
+        NotFoundError: `fleet down` deleted it before the lock was acquired.
+        NotReadyError: `fleet up` changed its hosts.
+    """
+    if fleet.services.store.need(fleet.record.spec.name)[1].hosts != fleet.record.hosts:
+        raise NotReadyError("the fleet was changed meanwhile; nothing was started", next_steps=[Again({})])
+    return fleet
+
+
+def _announce(fleet: ExistingFleet, program: Program, origin: Origin | None, sink: Sink) -> None:
+    """Report on which fleet the job is to run, what its upload leaves out, and where it continues."""
+    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
+    for text in program.bundle.notes:
+        sink.emit(Note(text))
+    if origin is not None:
+        sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
+
+
+def _find_origin(
+    request: TrainRequest, record: FleetRecord, directory: FleetDirectory, services: Services, sink: Sink
+) -> Origin | None:
+    """Return the checkpoint from which the job continues; None: it starts without one."""
+    if request.resume is None:
+        return None
+    check_replication(request.replication)
+    return find_origin(request.resume, record, directory, services, sink)
+
+
+def _check_directory(given: str) -> str:
+    """Return the absolute path of the directory for the results; empty if none is given.
+
+    Raises:
+        UsageError: it cannot take the results of a new job.
+    """
+    if not given:
+        return ""
+    path = Path(given).expanduser().absolute()
+    check_new(path, "--pull")
+    return str(path)
+
+
+def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
+    """Return the fleet with as many slots per host as the job requires.
+
+    Raises:
+        UsageError: the task types or the policy do not fit.
+        NotReadyError: a running job has a different number of slots per host.
+    """
+    types = request.task_types
+    check_growth(request.policy.max_workers, record.spec.options, request.replication)
+    check_task_types(types, hosts=len(record.hosts), spares=request.spares)
+    placed = dataclasses.replace(record, tasks_per_host=types.tasks_per_host)
+    check_policy(
+        request.policy,
+        spares=request.spares,
+        hosts=len(placed.slots),
+        link_timeout_s=request.link_timeout_s,
+        others=types.others,
+    )
+    if record.last_job and record.tasks_per_host != types.tasks_per_host and not request.dry_run:
+        job = running_job(record, directory.key)
+        if job:
+            raise conflict(job, record, is_queued=request.after is not None)
+    return placed
+
+
+def _prepare(
+    request: TrainRequest,
+    record: FleetRecord,
+    job: str,
+    program: Program,
+    clients: Sequence[AgentClient],
+    sink: Sink,
+) -> list[records.Prepared]:
+
+    to_install = program
+    if request.dry_run and program.requirements is not None:
+        sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
+        to_install = dataclasses.replace(program, requirements=None)
+    pythons = install_for(to_install, record.spec, clients, sink)
+
+    def prepare_host(client: AgentClient) -> records.Prepared:
+        host = client.host
+        to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
+        to_prepare = to_prepare._replace(after=request.after or "")
+        return client.prepare(to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts)))
+
+    prepared = call_all(clients, prepare_host, "prepare the job")
+    for item in prepared:
+        gpus = tuple(gpu.name for gpu in item.gpus)
+        member = item.member
+        sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
+    for note in repetition_notes(request.repeated_versions, prepared):
+        sink.emit(note)
+    return prepared
+
+
+@dataclass(frozen=True)
+class Extras:
+    """The parts of a commit that depend on the fleet.
+
+    Attributes:
+        notices: Servers that announce that a host will be preempted.
+        origin: The checkpoint from which the job continues; None: it starts without one.
+        rejoins: Whether a host that is restarted rejoins the job by itself.
+        revives: Whether hosts start lost hosts again.
+    """
+
+    notices: list[records.PreemptionNotice]
+    origin: Origin | None
+    rejoins: bool
+    revives: bool
+
+
+def _commits(
+    request: TrainRequest,
+    job: str,
+    program: Program,
+    prepared: Sequence[records.Prepared],
+    choice: Choice,
+    extras: Extras,
+) -> list[records.Commit]:
+    tasks = assign(request.task_types, len(prepared), request.spares)
+    members = records.SharedList(item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True))
+    secret = secrets.token_hex(32)
+    given = {**choice.env, **request.env}
+    slots = request.task_types.tasks_per_host
+    types, most = request.task_types, request.policy.max_workers
+    joinable = name_joinable(len(prepared), len(prepared) - request.spares - types.others, most)
+    shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
+    return [
+        records.Commit(
+            job=job,
+            slot=item.member.slot,
+            members=members,
+            secret=secret,
+            requirements=program.requirements.text if program.requirements else "",
+            constraints=program.requirements.constraints if program.requirements else "",
+            command=program.entry.command(item.python, request.arguments),
+            env={**given, **share},
+            secret_env=request.secrets,
+            grace_s=request.grace_s,
+            link_timeout_s=request.link_timeout_s,
+            policy=request.policy,
+            replication=request.replication,
+            name=shown(program.entry),
+            preemption_notices=extras.notices,
+            resume=extras.origin.resumption if extras.origin else None,
+            job_name=request.name,
+            arguments=list(request.arguments),
+            code_sha256=program.bundle.digest,
+            joinable=joinable,
+            after=request.after or "",
+            warm=request.warm,
+            rejoins=extras.rejoins,
+            revives=extras.revives,
+        )
+        for item, share in zip(prepared, shares, strict=True)
+    ]
+
+
+def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) -> None:
+    members = [member for member in commits[0].members if member.task]
+    for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
+        task, words = member.task, commit.command
+        sink.emit(
+            TaskPlanned(
+                task=member.task,
+                slot=member.slot,
+                host=host.address,
+                tf_config=tf_config(members, member.task) if member.task else "",
+                command=show_command(expand_placeholders(words, members, task, commit.attempt) if task else words),
+                env=commit.env,
+            )
+        )
+
+
+def commit_all(
+    clients: Sequence[AgentClient],
+    commits: Sequence[records.Commit],
+    grace_s: float,
+    directory: FleetDirectory,
+    record: FleetRecord,
+    pull_to: str,
+) -> None:
+    """Record the job and the requested pull, and commit on all hosts; if one cannot, stop the others again.
+
+    The job is recorded first: other commands find its tasks in the recorded slots, even if this program is killed.
+
+    Args:
+        clients: The agents.
+        commits: The commit of each.
+        grace_s: Seconds until tasks that are stopped again are killed.
+        directory: Files of the fleet.
+        record: The fleet with the new job.
+        pull_to: Directory for the results; empty: none.
+
+    Raises:
+        FleetError: a host did not accept the commit; nothing runs, and the job is not recorded.
+    """
+    before = directory.read()
+    directory.write(record)
+    corrected = correct_clocks(clients, commits)
+    by_host = dict(zip((client.host.name for client in clients), corrected, strict=True))
+    if pull_to:
+        directory.note_results(commits[0].job, pull_to=pull_to)
+    try:
+        call_all(clients, lambda client: client.commit(by_host[client.host.name]), "start the job")
+    except FleetError:
+        directory.forget_pull(commits[0].job)
+        stop_everywhere(clients, commits[0].job, grace_s)
+        if before is not None:
+            directory.write(before)
+        raise
+
+
+def _follow(
+    request: TrainRequest,
+    fleet: ExistingFleet,
+    clients: Sequence[AgentClient],
+    commits: Sequence[records.Commit],
+    sink: Sink,
+) -> TrainSummary:
+    first, record = commits[0], fleet.record
+    attempts = request.policy.max_attempts
+    started = JobStarted(
+        job=first.job,
+        script=first.name,
+        name=first.job_name or None,
+        attempt=first.attempt,
+        members=publish(first.members),
+        started_at=fleet.services.clock(),
+        attempts=attempts,
+        max_workers=request.policy.max_workers or None,
+    )
+    sink.emit(queued_event(started, first.after) if first.after else started)
+    followed = Followed(
+        directory=fleet.directory,
+        record=record,
+        job=first.job,
+        clients=tuple(clients),
+        members=tuple(first.members),
+        attempts=attempts,
+        max_workers=request.policy.max_workers or None,
+        unread=fleet.services.unread,
+        starts=started if first.after else None,
+    )
+    if request.detach and first.after:
+        sink.emit(Note(f"follow it with `{Step('logs', '-f', '--job', first.job).text(request.fleet)}`"))
+        return _detached(request, first.job, sink)
+    if request.detach:
+        ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
+        if ended.result is not None:
+            return _finish(request, fleet, first.job, clients, ended, sink)
+        follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
+        sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
+        return _detached(request, first.job, sink)
+    with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
+        ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
+    if ended.result is not None:
+        fleet.directory.note_results(first.job, log_shown=ended.shown)
+    return _finish(request, fleet, first.job, clients, ended, sink)
+
+
+def _detached(request: TrainRequest, job: str, sink: Sink) -> TrainSummary:
+    if request.pull:
+        pull = Step("pull", job).text(request.fleet)
+        sink.emit(Note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"))
+    return TrainSummary(job=job)
+
+
+def _finish(
+    request: TrainRequest,
+    fleet: ExistingFleet,
+    job: str,
+    clients: Sequence[AgentClient],
+    ended: Ended,
+    sink: Sink,
+) -> TrainSummary:
+    """Report the results of a job that has ended, or copy them if this was requested.
+
+    Raises:
+        JobFailedError: the job failed; a failed copy is a warning.
+        FleetError: the results could not be copied.
+    """
+    failed: FleetError | None = None
+    if ended.result is not None:
+        with with_added(clients, fleet.record, fleet.directory) as everyone:
+            stored = report_results(fleet.record, fleet.directory, job, everyone, sink)
+        ended = dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
+        if request.pull:
+            try:
+                pull_requested(request.fleet, job, fleet.services, sink)
+            except FleetError as error:
+                failed = error
+    try:
+        result = outcome_or_raise(ended)
+    except FleetError as error:
+        if failed is not None:
+            sink.emit(warning_of(job, request.fleet, failed))
+        if request.command_line is not None and not request.repeated_versions:
+            add_next_steps(error, request, ended.verdict, request.command_line)
+        raise
+    if failed is not None:
+        raise failed
+    return TrainSummary(job=job, result=result)
+
 
 _DEFAULTS = Policy()
 
@@ -212,7 +691,6 @@ def train(
       fleet train -m trainer.task --restarts 3
       fleet train --after --detach -- ./run.sh --fast
     """
-    from fleet.commands.jobs import train as verb
     from fleet.console.starts import StartSink
     from fleet.jobs.policy import replication
     from fleet.jobs.reporting.repetition import confirm_capsule
@@ -231,10 +709,10 @@ def train(
         return
     repeated: Repeated | None = ctx.meta.get(REPEATED)
 
-    def request() -> verb.TrainRequest:
+    def request() -> TrainRequest:
         given = ctx.params
-        return verb.TrainRequest(
-            **{**select_fields(verb.TrainRequest, given), **read_program_fields(ctx, **program)},
+        return TrainRequest(
+            **{**select_fields(TrainRequest, given), **read_program_fields(ctx, **program)},
             command_line=replace(repeated.command, name=name) if repeated else remembered(typed, name),
             repeated_versions=dict(repeated.versions) if repeated else {},
             task_types=TaskTypes(**select_fields(TaskTypes, given)),
@@ -242,11 +720,11 @@ def train(
             policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),
         )
 
-    def run(sink: Sink) -> None:
+    def start(sink: Sink) -> None:
         made, services = request(), make_services(sink)
         if repeated:
             command = (*filter(None, (Path(made.script).name, made.module)), *made.command, *made.arguments)
             confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
-        verb.run(made, services, StartSink(sink) if verbose else sink)
+        run(made, services, StartSink(sink) if verbose else sink)
 
-    run_command(fleet, output, run, raw=raw)
+    run_command(fleet, output, start, raw=raw)

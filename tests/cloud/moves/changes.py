@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fleet.commands.fleets import extend
+from fleet.cli.fleets import extend
 from fleet.fleets.repair import ExistingFleet, repair_fleet
 from provision.names import instance_name
 from tests.cloud.moves import check, command, event

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fleet.commands.fleets import bake, gc
+from fleet.cli.fleets import bake, gc
 from fleet.errors import FleetError
 from fleet.state import BAKING, Store
 from tests.cloud.moves import STARTS, check, command, event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fleet.commands.fleets import down, gc, up
+from fleet.cli.fleets import down, gc, up
 from fleet.fleets.resolution import UpRequest
 from tests.cloud.moves import check, command
 from tests.settings import settings

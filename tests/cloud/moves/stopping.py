@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from fleet.commands.fleets import down
+from fleet.cli.fleets import down
 from provision.gce.api.resources import our_name
 from provision.names import instance_name
 from tests.cloud.moves import check, command, event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import extend, up
+from fleet.cli.fleets import extend, up
 from provision.model import FleetSpec, Host, Instance
 from tests.unit.fleet.clouds import World, host
 

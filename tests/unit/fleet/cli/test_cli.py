@@ -12,9 +12,9 @@ import pytest
 from fleet.cli import app as cli
 from fleet.cli import failures, runtime
 from fleet.cli.app import root_command
-from fleet.commands.fleets import up
-from fleet.commands.jobs.agent import AgentRequest
-from fleet.commands.jobs.train import TrainRequest
+from fleet.cli.fleets import up
+from fleet.cli.jobs.agent import AgentRequest
+from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Event, Note
 from fleet.fleets.resolution import UpRequest
@@ -150,7 +150,7 @@ def test_a_train_that_is_interrupted_early_started_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fleet.commands.jobs.train.find", interrupted)
+    monkeypatch.setattr("fleet.cli.jobs.train.find", interrupted)
     assert cli.run(["train", "task.py", "--", "--epochs", "5"]) == 103
     assert capsys.readouterr().err.splitlines() == [
         "error: interrupted; nothing was started",

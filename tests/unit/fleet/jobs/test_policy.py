@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.cli import app as cli
-from fleet.commands.jobs import train
+from fleet.cli.jobs import train
 from fleet.errors import UsageError
 from fleet.jobs.policy import check_policy, on_fleet, replication
 from provision.durations import seconds

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fleet.cli import app as cli
-from fleet.commands.jobs import check, train
-from fleet.commands.jobs.check import CheckRequest, describe_smoke_test
-from fleet.commands.jobs.train import TrainRequest
+from fleet.cli.jobs import check, train
+from fleet.cli.jobs.check import CheckRequest, describe_smoke_test
+from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.jobs.program import (
     Terms,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.commands.fleets.push import find_sources, parse_target
+from fleet.cli.fleets.push import find_sources, parse_target
 from fleet.errors import UsageError
 from fleet.remote.upload.bundle import Bundle, DataSource, scan_files
 from train.agent.files.contents import check_entries

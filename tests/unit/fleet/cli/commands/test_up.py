@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import up
-from fleet.commands.fleets.up import next_trains, run
+from fleet.cli.fleets import up
+from fleet.cli.fleets.up import next_trains, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
 from fleet.fleets.creation.keeping import KEEP_S

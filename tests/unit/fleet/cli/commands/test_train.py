@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from fleet.commands.jobs.train import commit_all
+from fleet.cli.jobs.train import commit_all
 from fleet.errors import NotReadyError, UnreachableError
 from fleet.remote.client import AgentClient
 from fleet.state import FleetDirectory, FleetRecord, Store

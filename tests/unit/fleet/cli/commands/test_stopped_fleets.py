@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets import down, extend, status, up
+from fleet.cli.fleets import down, extend, status, up
 from fleet.console.messages import describe_event
 from fleet.console.status_table import render_status
 from fleet.errors import CancelledError, FleetError, NotReadyError, UnreachableError, UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet.cli import app as cli
-from fleet.commands.jobs.lint import LintRequest, run
+from fleet.cli.jobs.lint import LintRequest, run
 from fleet.errors import UsageError
 from fleet.events import Event, Note
 from tests.next_steps import next_lines

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet.commands.fleets.ssh import find_slot
+from fleet.cli.fleets.ssh import find_slot
 
 
 def reports(**tasks: str) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.commands.fleets import down, extend, gc, status, up
-from fleet.commands.fleets.doctor import DoctorRequest
-from fleet.commands.fleets.doctor import run as doctor
+from fleet.cli.fleets import down, extend, gc, status, up
+from fleet.cli.fleets.doctor import DoctorRequest
+from fleet.cli.fleets.doctor import run as doctor
 from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (

@@ -1,1 +1,0 @@
-"""Commands for jobs and scripts."""
