@@ -120,6 +120,33 @@ def remove_tree(path: str) -> None:
         os.rmdir(path)
 
 
+def make_scratch(link: str, parent: str) -> str:
+    """Return the directory to which `link` leads, and create both if necessary: below `parent`, with a short path.
+
+    Sockets in it have paths of at most 107 bytes, see unix(7).
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    with contextlib.suppress(OSError):
+        path = os.readlink(link)
+        if os.path.isdir(path):
+            return path
+        os.unlink(link)
+    path = os.path.join(parent, "fleet-" + os.urandom(4).hex())
+    os.symlink(path, link)
+    os.mkdir(path, 0o700)
+    return path
+
+
+def remove_scratch(link: str) -> None:
+    """Remove a directory of `make_scratch` with all that is in it, as far as that is possible."""
+    with contextlib.suppress(OSError):
+        path = os.readlink(link)
+        os.unlink(link)
+        remove_tree(path)
+
+
 def make_directory(path: str) -> None:
     """Create a directory and its parents, readable only by the owner."""
     os.makedirs(path, mode=0o700, exist_ok=True)

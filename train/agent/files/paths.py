@@ -138,6 +138,7 @@ class TaskPaths(_Directory):
     queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
     maintenance = _Path("maintenance")  # start and end of planned maintenance; missing: none
     source = _Path("src")  # the task's working directory
+    scratch = _Path("tmp")  # link to the directory for temporary files, whose path is short
     programs = _Path("bin")  # directory of programs that come first on the task's PATH
     checkpoints = _Path("checkpoints")  # default directory of checkpoints
     replica = _Path("replica")  # directory with a copy of the newest complete checkpoint

@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
-from train.agent.files.disk import list_names, read_json, read_text, remove_file
+from train.agent.files.disk import list_names, read_json, read_text, remove_file, remove_scratch
 from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import Exit
 
@@ -231,11 +231,20 @@ def _find_leftovers(paths: TaskPaths, leader: Optional[ProcessId]) -> List[int]:
 
 
 def end_leftovers(paths: TaskPaths) -> bool:
-    """Kill what is left of a task whose supervisor is gone; return True if there was anything.
+    """Kill what is left of a task whose supervisor is gone, and remove its temporary files.
+
+    Returns:
+        True if there was any process.
 
     Raises:
         TimeoutError: processes are still there after ten seconds.
     """
+    has_killed = _kill_leftovers(paths)
+    remove_scratch(paths.scratch)
+    return has_killed
+
+
+def _kill_leftovers(paths: TaskPaths) -> bool:
     recorded = read_json(paths.processes)
     if recorded is None:
         return False

@@ -5,10 +5,12 @@ to the supervisor through the hook's pipe: a record separator, a JSON object, an
 
     {"activity": "importing tensorflow"}             what has just begun; null: nothing of this kind
     {"step_s": 0.23, "input_s": 0.21, "python_s": 0.01}    means of the last seconds, per step
+    {"process": 4711, "handles_sigterm": false}    after each change, once a strategy is initialized
 
 - ``step_s``: time from one call of the training's tf.function to the next one.
 - ``input_s``: time that the iterator of a distributed data set waits for the script's pipeline, per step.
 - ``python_s``: time outside of tf.functions, per step; null with GPUs, where functions return before they end.
+- ``handles_sigterm``: False if only TensorFlow catches SIGTERM, which then does not end the process.
 
 Nothing is guessed: each activity begins and ends with a call that is observed. Steps are measured only in a cluster
 of several workers. No thread is started. Errors in here are suppressed: TensorFlow's internals may change, and then
@@ -52,6 +54,8 @@ class Reporter:
         self._pid = os.getpid()
         self._identity = self._identify()
         self._stack: "list[str]" = []
+        self._watches = False  # TensorFlow catches SIGTERM
+        self._handles: "bool | None" = None  # as it was reported
 
     def _identify(self) -> "tuple[int, int]":
         stat = os.fstat(self._pipe)
@@ -71,13 +75,29 @@ class Reporter:
     def _report_activity(self) -> None:
         self.write('{"activity": %s}' % ('"%s"' % self._stack[-1] if self._stack else "null"))
 
-    def write(self, text: str) -> None:
-        """Write a JSON object; a full pipe loses it."""
+    def watch_sigterm(self) -> None:
+        """Report now and after each change whether the script handles SIGTERM: from now on, TensorFlow catches it."""
+        self._watches = True
+        self.report_sigterm()
+
+    def report_sigterm(self) -> None:
+        """Report a change of the script's handler of SIGTERM."""
+        signal: "Any" = sys.modules.get("signal")
+        if self._watches and signal is not None:
+            handles = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+            if handles is not self._handles:
+                values = (self._pid, "true" if handles else "false")
+                if self.write('{"process": %d, "handles_sigterm": %s}' % values):
+                    self._handles = handles
+
+    def write(self, text: str) -> bool:
+        """Write a JSON object; return False if a full pipe has lost it."""
         try:
             if os.getpid() == self._pid and self._identify() == self._identity:
                 os.write(self._pipe, b"\x1e%s\n" % text.encode())
         except OSError:
-            pass
+            return False
+        return True
 
 
 class Steps:
@@ -309,10 +329,11 @@ class Observer:
             await_leader(cluster_resolver)
 
         kind = module.CollectiveAllReduceExtended
-        self._wrap(kind, "_initialize_multi_worker", WAITING, before=await_first, on_end=self._enable_steps)
+        self._wrap(kind, "_initialize_multi_worker", WAITING, before=await_first, on_end=self._enable)
 
-    def _enable_steps(self) -> None:
+    def _enable(self) -> None:
         self._steps.enabled = True
+        self._reporter.watch_sigterm()
 
     def _patch_parameter_server(self, module: "Any") -> None:
         self._wrap(module.ParameterServerStrategyV2, "_connect_to_cluster", WAITING)
@@ -351,6 +372,7 @@ class Observer:
             self.fleet_name = name
 
         def begin(self: "Any") -> "Any":
+            reporter.report_sigterm()
             name = self.fleet_name
             if name == _BUILDING:
                 if not outer:

@@ -921,6 +921,9 @@ def _renew_state(script: str) -> None:
         modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     if "threading" in modules and hasattr(modules["threading"].main_thread(), "_set_native_id"):
         modules["threading"].main_thread()._set_native_id()
+    if "tempfile" in modules and modules["tempfile"].tempdir:
+        vars(modules["tempfile"])["tempdir"] = None
+        modules["tempfile"].gettempdir()  # TMPDIR is the job's own
     if "linecache" in modules:
         modules["linecache"].cache.pop(script, None)
     for finder in sys.meta_path:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 
-from train.agent.files.disk import remove_tree
+from train.agent.files.disk import remove_scratch, remove_tree
 from train.agent.files.paths import HostPaths
 from train.agent.host.jobs import newest_tasks
 from train.agent.host.warm_process import end_warm
@@ -30,6 +30,7 @@ def release_host(channel: Channel, host: HostPaths, request: Release) -> Release
     for paths in newest_tasks(host, _JOBS):
         job, task = os.path.split(paths.directory)
         running |= stop(channel, host, Stop(os.path.basename(job), task, request.grace_s)).running
+        remove_scratch(paths.scratch)
     end_warm(host.warm)
     _remove(host.root)
     shared = os.path.dirname(host.root)

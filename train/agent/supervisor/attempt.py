@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import socket
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from train.agent.files.disk import write_atomic
+from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.files.journal import Journal
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
@@ -168,6 +169,7 @@ class Attempt:
         self._plan = Plan()
         self._cold: Optional[str] = None
         self._stopping = False
+        self._scratch = ""
         self._start_to_record: Optional[float] = None  # seconds since the epoch
         self._output_at = self._active_at = self._worked_at = time.monotonic()
         self._unannounced = Unannounced()
@@ -209,6 +211,7 @@ class Attempt:
             identity=TaskIdentity(self._start.fleet, commit.job, action.task, self.number, action.members),
             paths=paths,
             checkpoints=self._start.checkpoints,
+            scratch=self._make_scratch(),
             host_environment=self._start.host_environment,
         )
         command = expand_placeholders(commit.command, action.members, action.task, self.number)
@@ -220,6 +223,13 @@ class Attempt:
         if len(action.members) > 1 and not is_evaluator(action.task):
             self._port_watch = PortWatch(self._loop, self.port)
         self._record_phase(Phase.WAITING)
+
+    def _make_scratch(self) -> str:
+        try:
+            self._scratch = make_scratch(self._start.paths.scratch, self._start.session.get("TMPDIR") or "/tmp")  # noqa: S108
+        except OSError:  # the task uses the host's directory
+            self._scratch = ""
+        return self._scratch
 
     def _start_warm(self, command: List[str], env: Dict[str, str], hook: Optional[Hook]) -> bool:
         """Fork the process from the warm one, held at its gate; return False if it must be started."""
@@ -294,7 +304,7 @@ class Attempt:
         self._record_start()
         if first and self.task.exit is None:
             self._record_phase(Phase.STOPPING, Reason(reason))
-        self.task.stop(grace_s)
+        self.task.stop(grace_s, self._observations.unending)
 
     def inspect(self, number: int) -> None:
         """Inspect what the task is doing, and report it to the gang and all followers."""
@@ -313,7 +323,7 @@ class Attempt:
             self._failure = reason
             self.journal.free_reserve()
             if self.task.pid:
-                self.task.stop(self._commit.grace_s)
+                self.task.stop(self._commit.grace_s, self._observations.unending)
             else:
                 self._report_event(reconciler.Failed(self.number, reason))
 
@@ -481,6 +491,8 @@ class Attempt:
         if self._port_watch is not None:
             self._port_watch.examine(pids)
         now = time.monotonic()
+        with contextlib.suppress(OSError):
+            os.utime(self._scratch)  # systemd-tmpfiles removes directories that were not used for ten days
         percent, resident = self._cpu.read(table, pids, now)
         if percent >= _IDLE_PERCENT:
             self._active_at = now

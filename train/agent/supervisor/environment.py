@@ -108,6 +108,7 @@ def task_environment(
     identity: TaskIdentity,
     paths: TaskPaths,
     checkpoints: str = "",
+    scratch: str = "",
     host_environment: HostEnvironment = _NOTHING,
 ) -> Dict[str, str]:
     """Return all environment variables of a task.
@@ -118,6 +119,7 @@ def task_environment(
         identity: Task and attempt.
         paths: The task's paths on its host.
         checkpoints: Directory or URL of the checkpoints; empty: the default directory.
+        scratch: Directory for temporary files; empty: that of the host.
         host_environment: Host-specific part.
     """
     checkpoints = checkpoints or paths.checkpoints
@@ -139,6 +141,7 @@ def task_environment(
         AIP_TENSORBOARD_LOG_DIR=paths.logs,
         AIP_MODEL_DIR=paths.model,
     )
+    variables.update({"TMPDIR": scratch} if scratch else {})
     variables.update(user)
     variables.update(_without_proxy(variables, members))
     variables["TF_CONFIG"] = tf_config(members, task)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from typing import Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.injected.observer import SERVING, WAITING
 
@@ -57,6 +57,7 @@ class Observations:
     def __init__(self) -> None:
         self._activity: Optional[str] = None
         self.has_server = False  # True once the task has begun to wait for its peers, or to serve them
+        self.unending: Set[int] = set()  # processes that SIGTERM does not end, because only TensorFlow catches it
         self._windows: Deque[StepTimes] = deque(maxlen=_WINDOWS)
         self._at = 0.0
 
@@ -75,6 +76,9 @@ class Observations:
             return
         if "activity" in values:
             self._set_activity(values["activity"])
+        process, handles = values.get("process"), values.get("handles_sigterm")
+        if isinstance(process, int) and isinstance(handles, bool):
+            self.unending = self.unending - {process} if handles else self.unending | {process}
         times = read_times(values)
         if times is not None:
             self._windows.append(times)

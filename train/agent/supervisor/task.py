@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set
+from typing import AbstractSet, Callable, Dict, List, Optional, Sequence, Set
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
@@ -37,6 +37,8 @@ ARRIVE_S = 60.0
 # From the signal until all stacks are there, and after the last byte of them: faulthandler writes many small parts.
 STACKS_S = 2.0
 _QUIET_S = 0.5
+# From SIGTERM until SIGKILL for a process that handles the signal only because TensorFlow does.
+UNHANDLED_S = 2.0
 _MOST_STACKS = 1 << 18  # bytes
 _AGAIN_S = 0.02  # there is no event for the end of a grandchild
 _REAP_S = 5.0
@@ -104,6 +106,7 @@ class TaskProcess:
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
+        self._is_ended = False  # by SIGKILL in place of SIGTERM
         self.released = False
         self.reason = NO_REASON
 
@@ -259,8 +262,14 @@ class TaskProcess:
             os.close(self._hook_pipe)
             self._hook_pipe = -1
 
-    def stop(self, grace_s: float) -> None:
-        """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds."""
+    def stop(self, grace_s: float, unending: AbstractSet[int] = frozenset()) -> None:
+        """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds.
+
+        Args:
+            grace_s: The grace period.
+            unending: Processes that SIGTERM does not end, although the script does not handle it: they have only
+                `UNHANDLED_S` seconds.
+        """
         if self.closed:
             return
         if self.held or grace_s <= 0:
@@ -270,6 +279,13 @@ class TaskProcess:
         signal_group(self.pid, signal.SIGTERM)
         signal_group(self.pid, signal.SIGCONT)
         self._loop.after("kill", grace_s, self.kill)
+        if unending:
+            self._loop.after("end", UNHANDLED_S, lambda: self._end(unending))
+
+    def _end(self, pids: AbstractSet[int]) -> None:
+        """End processes as SIGTERM would have ended them."""
+        self._is_ended = self.exit is None and self.pid in pids
+        signal_all(self._descendants() & pids, signal.SIGKILL)
 
     def kill(self) -> None:
         """Send SIGKILL to the process group and all descendants until none is left."""
@@ -284,6 +300,8 @@ class TaskProcess:
     def record_exit(self, status: int) -> None:
         """Record that the process ended with the given status of waitpid(2)."""
         self.exit = decode_exit(status)
+        if self._is_ended and self.exit.signal == signal.SIGKILL:
+            self.exit = Exit(signal=signal.SIGTERM)
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
@@ -370,8 +388,8 @@ class TaskProcess:
         if self.keeper is not None:
             self._loop.unwatch(self.keeper.connection.fileno())
             self.keeper.connection.close()
-        self._loop.cancel("kill")
-        self._loop.cancel("reap")
+        for name in ("kill", "end", "reap"):
+            self._loop.cancel(name)
         self.closed = True
         self._on_closed()
 

@@ -14,6 +14,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional
 
+from train.agent.files.disk import remove_scratch
 from train.agent.files.paths import TaskPaths
 from train.agent.gang.states import DesiredState, from_line, to_line
 from train.agent.host.processes import end_leftovers, read_stat, receive_signals
@@ -132,6 +133,7 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, r
         with ours:
             status = _await_end(pid, ours, changes, state, stopped_s)
         if status == 0 or state.order is None:
+            remove_scratch(paths.scratch)
             return
         end_leftovers(paths)
         _reap()

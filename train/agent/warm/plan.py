@@ -26,7 +26,7 @@ weakref zipfile zlib
 """.split()  # noqa: SIM905 - a list of 90 strings is harder to read
 # Variables of a session or a job that no import reads.
 _VOLATILE = re.compile(
-    r"TF_CONFIG|FLEET_(?!ADAPT$|INSTANCE$)\w*|AIP_\w+|PWD|OLDPWD|SHLVL|_|SSH_\w+|XDG_SESSION_ID|TERM|COLUMNS|LINES|"
+    r"TF_CONFIG|TMPDIR|FLEET_(?!ADAPT$|INSTANCE$)\w*|AIP_\w+|PWD|OLDPWD|SHLVL|_|SSH_\w+|XDG_SESSION_ID|TERM|COLUMNS|LINES|"
     r"no_proxy|NO_PROXY|no_grpc_proxy"
 )
 _SESSION_SCOPE = re.compile(r"session-[^/]+\.scope")

@@ -73,7 +73,7 @@ class Agent:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "TMPDIR": str(root.parent.parent), **(env or {})},
         )
         self.fetched = False
         self._buffer = bytearray()

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Deque, Dict, List, Optional, Tuple, Union
 
-from train.agent.files.disk import write_atomic
+from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.host.processes import end_leftovers
 from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
@@ -72,6 +72,7 @@ def yield_environment(
         user,
         identity=TaskIdentity(prepared.fleet, prepared.job, task, 1, members),
         paths=reservation.paths,
+        scratch=make_scratch(reservation.paths.scratch, reservation.session.get("TMPDIR") or "/tmp"),  # noqa: S108
         host_environment=reservation.host_environment(user),
     )
     write_atomic(reservation.paths.processes, b"{}")  # who comes next ends what we leave, if we are killed

@@ -35,6 +35,7 @@ from train.agent.protocol.records import (
     Member,
     Outcome,
     Phase,
+    Policy,
     Prepared,
     Progress,
     ReasonKind,
@@ -333,6 +334,94 @@ def test_task_that_ends_on_sigterm_was_not_killed_if_a_process_it_started_was(co
     pid = pid_in(agent.root, "child", "worker-0")
     assert agent.stop("child", grace_s=10) == Stopped(killed=False, running=True)
     assert not alive(pid)
+
+
+# As TensorFlow does, the stand-in catches SIGTERM without Python's signal module.
+STRATEGY = """
+import ctypes
+class CollectiveAllReduceExtended:
+    def _initialize_multi_worker(self, cluster_resolver):
+        ctypes.CDLL(None).signal(15, 1)
+"""
+TRACE = """
+class Trace:
+    def __init__(self, name, **kwargs): pass
+    def __enter__(self): return self
+    def __exit__(self, *args): pass
+"""
+STOPPED = '''
+import signal, subprocess, sys, time
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.profiler.trace import Trace
+SAVE = """
+import signal, sys, time
+def save(*_):
+    time.sleep(2.5)
+    sys.exit(print("saved", file=sys.stderr))
+signal.signal(signal.SIGTERM, save)
+"""
+CollectiveAllReduceExtended()._initialize_multi_worker(None)
+if sys.argv[1] == "handler":
+    exec(SAVE)
+if sys.argv[1] == "child":
+    child = subprocess.Popen([sys.executable, "-c", SAVE + "print(flush=True); time.sleep(60)"], stdout=-1)
+    child.stdout.readline()
+with Trace("tf.constant"):
+    print("ready", flush=True)
+time.sleep(60)
+'''
+
+
+@pytest.mark.parametrize("kind", ["none", "handler", "child", "shell"])
+def test_only_a_script_that_handles_sigterm_has_the_grace_period(connect: Connect, kind: str) -> None:
+    agent = connect()
+    bundle = Bundle(STOPPED)
+    for name, text in (("distribute/collective_all_reduce_strategy", STRATEGY), ("profiler/trace", TRACE)):
+        bundle.add(f"tensorflow/python/{name}.py", text.encode())
+    for package in ("", "python/", "python/distribute/", "python/profiler/"):
+        bundle.add(f"tensorflow/{package}__init__.py", b"")
+    command = [sys.executable, "task.py", kind]
+    if kind == "shell":
+        command = ["sh", "-c", f"{' '.join(command)}; echo ended"]
+    committed([agent], kind, bundle, command=command)
+    assert eventually(lambda: log_of(agent.root, kind) == b"ready\n")
+    assert agent.stop(kind, grace_s=60) == Stopped(killed=False, running=True)
+    is_saved = kind in ("handler", "child")
+    assert log_of(agent.root, kind) == (b"ready\nsaved\n" if is_saved else b"ready\n")
+    ended = Exit(code=0) if kind == "handler" else Exit(signal=signal.SIGTERM)
+    assert follow(agent, Follow(kind, "worker-0")).exit == ended
+
+
+TEMPORARY = """
+import os, sys, tempfile
+fd, path = tempfile.mkstemp()
+assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
+print(path, flush=True)
+if os.environ["FLEET_ATTEMPT"] == "1":
+    os._exit(3)
+os.kill(os.getppid() if sys.argv[1] == "killed" else os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("kind", ["ended", "killed"])
+def test_temporary_files_are_deleted_with_the_job(connect: Connect, tmp_path: Path, kind: str) -> None:
+    """They survive neither the end of the job nor the end of its supervisor."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    agent = connect(env={"TMPDIR": str(temporary)})
+    policy = Policy(restarts=1)
+    committed([agent], kind, Bundle(TEMPORARY), command=[sys.executable, "task.py", kind], policy=policy)
+    directory = agent.root / "jobs" / kind / "worker-0"
+    assert eventually((directory / "result.json").exists)
+    written = [Path((directory / f"attempt-{number}" / "log").read_text().strip()) for number in (1, 2)]
+    assert {path.parent.parent for path in written} == {temporary}
+    assert eventually(lambda: not list(temporary.iterdir()))
+
+
+def test_the_users_directory_for_temporary_files_takes_precedence(connect: Connect) -> None:
+    agent = connect()
+    committed([agent], "own", Bundle("import os; print(os.environ['TMPDIR'])"), env={"TMPDIR": "/var/tmp"})
+    assert follow(agent, Follow("own", "worker-0")).log == b"/var/tmp\n"
 
 
 @pytest.mark.parametrize("asked", [0, 1])
