@@ -96,7 +96,7 @@ def _join(
         join_info = join_info._replace(commit=commit)
         if commit.requirements:
             packages = job_packages(commit.requirements, commit.constraints, record.spec)
-            (installed,) = install([clients[name]], packages, sink, sources=[clients[source]])
+            (installed,) = install([clients[name]], packages, sink)
             python = installed.python
         clients[name].join(
             join_info,

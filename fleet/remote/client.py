@@ -27,8 +27,6 @@ from train.agent.protocol.records import (
     Committed,
     ContentsReceived,
     End,
-    EnvironmentShared,
-    EnvironmentSource,
     FetchContents,
     Follow,
     GetJoinInfo,
@@ -40,7 +38,6 @@ from train.agent.protocol.records import (
     MeasureSteps,
     Member,
     NeedContents,
-    NeedEnvironment,
     NeedPip,
     NetworkMeasured,
     PipWheel,
@@ -52,7 +49,6 @@ from train.agent.protocol.records import (
     Refused,
     Release,
     Released,
-    ShareEnvironment,
     SmokeTest,
     SmokeTestResult,
     StepsMeasured,
@@ -478,9 +474,7 @@ class AgentClient:
         """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
         return self._request(request, Released, request.grace_s + _RELEASE_MARGIN_S, "removing the fleet's files")
 
-    def bootstrap(
-        self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]
-    ) -> Bootstrapped | NeedEnvironment:
+    def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
         """Install missing packages on a host, and check whether its GPUs can be used.
 
         Closing the connection stops the installation.
@@ -488,29 +482,8 @@ class AgentClient:
         Args:
             request: The packages to install, and the number of GPUs that must be usable.
             on_step: Called with every step; the same step may be repeated.
-
-        Returns:
-            The result; NeedEnvironment only if the packages may come from another host.
         """
-        record = self._follow_steps(request, on_step, "getting ready")
-        if isinstance(record, NeedEnvironment) and (request.waits or request.copy_from):
-            return record._replace(reason=one_line(record.reason))
-        return self._checked(record, Bootstrapped)
-
-    def share_environment(
-        self, request: ShareEnvironment, on_step: Callable[[BootstrapStep], None]
-    ) -> EnvironmentSource:
-        """Let a host send an environment to other hosts, until the next request to it.
-
-        Args:
-            request: The environment, and the secret that the other hosts get.
-            on_step: Called with every step; the same step may be repeated.
-        """
-        record = self._follow_steps(request, on_step, "reading its packages")
-        answer = self._checked(record, EnvironmentShared)
-        if not _SHA256.fullmatch(answer.sha256) or not {answer.port, answer.listing_port} <= {*range(1, 1 << 16)}:
-            raise self.unexpected(answer)
-        return EnvironmentSource(self.host.name, request.secret, request.address, *answer)
+        return self._step_by_step(request, Bootstrapped, on_step, "getting ready")
 
     def smoke_test(self, request: SmokeTest, on_step: Callable[[BootstrapStep], None]) -> SmokeTestResult:
         """Run the prepared script alone until its first step; the host keeps no results.
@@ -541,11 +514,7 @@ class AgentClient:
     def _step_by_step(
         self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str
     ) -> R:
-        """Send a request whose steps the host reports until it answers."""
-        return self._checked(self._follow_steps(request, on_step, doing), answer)
-
-    def _follow_steps(self, request: Record, on_step: Callable[[BootstrapStep], None], doing: str) -> Record:
-        """Send a request whose steps the host reports; send it pip once if it needs that; return the answer."""
+        """Send a request whose steps the host reports until it answers; send it pip once if it needs that."""
         self.transport.send(request, doing=doing)
         may_need_pip = isinstance(request, Bootstrap)
         while True:
@@ -558,7 +527,7 @@ class AgentClient:
                 doing = f"{record.step} ({record.detail})" if record.detail else record.step
                 on_step(record)
             else:
-                return record
+                return self._checked(record, answer)
 
     def _pip(self, request: NeedPip) -> tuple[PipWheel, bytes]:
         """Return the answer to a host without pip, and the bytes that follow it."""

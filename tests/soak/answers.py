@@ -160,14 +160,6 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], objec
             damaged(mangler, _first(records.BootstrapStep), records.NeedPip("3.11"), ready),
         ),
         (
-            lambda agent: agent.bootstrap(records.Bootstrap(waits=True), _ignore),
-            damaged(mangler, records.NeedEnvironment("0" * 64, "reason")),
-        ),
-        (
-            lambda agent: agent.share_environment(records.ShareEnvironment("p", "00", "10.0.0.3"), _ignore),
-            damaged(mangler, _first(records.BootstrapStep), records.EnvironmentShared("0" * 64, 5, 4000, 4001)),
-        ),
-        (
             lambda agent: cast("SSHTransport", agent.transport).greet(b"agent", 1.0),
             damaged(mangler, _first(records.Hello)),
         ),

@@ -14,7 +14,6 @@ ROOT/                       one fleet's files on this host, readable only by the
         requirements.txt    requirements for pip
         constraints.txt     constraints for pip
         ready.json          written last, touched at each use
-        listing.json        its files with their hashes, for hosts that copy it
         scratch/            pip's temporary files
     venvs/lock              locked during an installation
     pip/HASH.whl            pip, if the host's Python contains none
@@ -126,7 +125,6 @@ class VenvPaths(_Directory):
     requirements = _Path("requirements.txt")  # requirements that pip installed
     constraints = _Path("constraints.txt")  # constraints on the versions
     ready = _Path("ready.json")  # file that is written last; its modification time is the time of the last use
-    listing = _Path("listing.json")  # its files with their hashes, for hosts that copy it
     scratch = _Path("scratch")  # directory of pip's temporary files
 
 

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
@@ -157,16 +157,12 @@ class Venvs:
         """Return the paths of the requested environment."""
         return self._host.venv(environment_name(spec, base))
 
-    def ensure(
-        self, spec: EnvironmentSpec, base: Base, key: str, copy: Optional[Callable[[VenvPaths], None]] = None
-    ) -> bool:
+    def ensure(self, spec: EnvironmentSpec, base: Base) -> bool:
         """Create the requested environment if it is missing; return whether it was created now.
 
         Args:
             spec: Its content.
             base: Its interpreter.
-            key: Is equal on hosts that can copy it.
-            copy: Fills the empty environment; None: pip does. Its exceptions are raised; nothing is left of it.
 
         Raises:
             RefusedError: they cannot be installed; nothing is left of them.
@@ -181,7 +177,7 @@ class Venvs:
             self._prune(base)
             self._check_disk(spec, base)
             try:
-                self._create(paths, spec, base, key, copy)
+                self._create(paths, spec, base)
             except BaseException:
                 disk.remove_tree(paths.directory)
                 raise
@@ -236,26 +232,16 @@ class Venvs:
                 "free space on the host, or make its disk larger",
             )
 
-    def _create(
-        self,
-        paths: VenvPaths,
-        spec: EnvironmentSpec,
-        base: Base,
-        key: str,
-        copy: Optional[Callable[[VenvPaths], None]],
-    ) -> None:
+    def _create(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
         began = time.monotonic()
         self._steps.report_step("creating the environment", f"Python {base.version}")
         disk.remove_tree(paths.directory)
         disk.make_directory(paths.directory)
         self._create_empty(paths, base)
-        if copy is not None:
-            copy(paths)
-        else:
-            self._fill(paths, spec, base)
+        self._fill(paths, spec, base)
         disk.remove_tree(paths.scratch)
         seconds = round(time.monotonic() - began, 1)
-        info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds, "key": key}
+        info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
         disk.write_atomic(paths.ready, json.dumps(info).encode())
 
     def _fill(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
@@ -349,11 +335,6 @@ def _owners(host: HostPaths) -> Set[str]:
     """Return the directories of environments that overlays depend on."""
     ready = (disk.read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
     return {str(values.get("owner", "")) for values in ready if values is not None}
-
-
-def read_key(paths: VenvPaths) -> str:
-    """Return the key of a complete environment; empty if it was created without one."""
-    return str((disk.read_json(paths.ready) or {}).get("key", ""))
 
 
 def is_complete(paths: VenvPaths, base: Base) -> bool:

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import threading
-from typing import Callable, List, Mapping, Optional, Tuple, Union
+from typing import Callable, List, Optional
 
 from train.agent.checkpoints.transfer import BROKEN, CONNECT_S, SILENCE_S, Wire
 from train.agent.files.contents import Receiver
@@ -36,25 +36,6 @@ def _digest(hashes: List[str]) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-class HeldContents:
-    """Complete contents in files of this host, which a `RelayServer` sends as those of a receiver.
-
-    Args:
-        files: Path and size of each, by its hash, in the order in which they are sent.
-    """
-
-    def __init__(self, files: Mapping[str, Tuple[str, int]]) -> None:
-        self._files = files
-        self.contents = [(digest, size) for digest, (_, size) in files.items()]
-        self.received = sum(size for _, size in self.contents)
-        self.is_broken = False
-        self.on_received: Callable[[], None] = lambda: None
-
-    def open_content(self, digest: str) -> int:
-        """Return a descriptor of a content."""
-        return os.open(self._files[digest][0], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-
-
 class RelayServer:
     """Send the contents that a receiver has, and those that arrive, to hosts that know the secret.
 
@@ -64,7 +45,7 @@ class RelayServer:
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._receiver: Optional[Union[Receiver, HeldContents]] = None
+        self._receiver: Optional[Receiver] = None
         self._credentials: Optional[Credentials] = None
         self._grown = threading.Condition()
         self._closed = False
@@ -76,7 +57,7 @@ class RelayServer:
         """Return the port where other hosts connect."""
         return int(self._listener.getsockname()[1])
 
-    def start(self, secret: str, receiver: Union[Receiver, HeldContents]) -> None:
+    def start(self, secret: str, receiver: Receiver) -> None:
         """Serve the contents of `receiver` in threads; repeated calls do nothing."""
         if self._receiver is None and not self._closed:
             self._credentials = _credentials(secret)

@@ -25,10 +25,6 @@ One exec of the agent on a host is one conversation:
     client  → Inspect            agent → JobReport*, End
     client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
     client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
-                                 agent → BootstrapStep*, then NeedEnvironment
-                                                         (if the environment may come from another host)
-    client  → ShareEnvironment   agent → BootstrapStep*, then EnvironmentShared | Refused
-                                                         (which is sent to other hosts until the next request)
     client  → SmokeTest          agent → BootstrapStep*, then SmokeTestResult | Refused
                                                          (after Prepared, in place of Commit)
     client  → MeasureNetwork     agent → NetworkMeasured | Refused       (after Prepared, which stays)
@@ -334,18 +330,6 @@ class PipSource(NamedTuple):
     proxy: str = ""  # URL with a login; empty: the settings of the host
 
 
-class EnvironmentSource(NamedTuple):
-    """A host that sends a virtual environment to other hosts."""
-
-    host: str  # its name, for people
-    secret: str  # hexadecimal, of this installation
-    address: str  # by which the other hosts reach it
-    sha256: str  # of the list of files
-    size: int  # bytes of that list
-    listing_port: int  # of that list
-    port: int  # of the contents of the files
-
-
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
@@ -488,16 +472,6 @@ class Bootstrap(NamedTuple):
     scripts: Dict[str, str] = {}  # noqa: RUF012 - never changed; SHA-256 of root's scripts to wait for, by option
     again: bool = False  # those that failed before run again
     source: PipSource = PipSource()
-    waits: bool = False  # a missing environment is not installed: another host may have it
-    copy_from: Optional[EnvironmentSource] = None  # a missing environment comes from there
-
-
-class ShareEnvironment(NamedTuple):
-    """Send an environment of this host to other hosts, until the next request."""
-
-    python: str  # its interpreter, as in Bootstrapped
-    secret: str  # hexadecimal, of this installation
-    address: str  # by which the other hosts reach this one
 
 
 class PipWheel(NamedTuple):
@@ -673,22 +647,6 @@ class NeedPip(NamedTuple):
     have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
 
 
-class NeedEnvironment(NamedTuple):
-    """The environment is missing on this host, and was not installed."""
-
-    key: str  # equal on hosts whose environments can replace each other
-    reason: str = ""  # why it could not be copied from another host
-
-
-class EnvironmentShared(NamedTuple):
-    """Other hosts can fetch the environment."""
-
-    sha256: str  # as in EnvironmentSource, and the following
-    size: int
-    listing_port: int
-    port: int
-
-
 class Bootstrapped(NamedTuple):
     """The packages are installed, and the GPUs are usable."""
 
@@ -698,7 +656,6 @@ class Bootstrapped(NamedTuple):
     seen: int  # GPUs that TensorFlow lists; 0 if not checked
     made: bool  # whether anything was installed
     seconds: float
-    environment: str = ""  # as `key` in NeedEnvironment; empty: no environment, or it cannot be copied
 
 
 class SmokeTestResult(NamedTuple):
@@ -1016,11 +973,11 @@ class End(NamedTuple):
 
 _RECORDS = (
     Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
-    PipWheel, ShareEnvironment, SmokeTest, MeasureNetwork, MeasureSteps,
+    PipWheel, SmokeTest, MeasureNetwork, MeasureSteps,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
-    BootstrapStep, NeedPip, NeedEnvironment, EnvironmentShared, Bootstrapped,
+    BootstrapStep, NeedPip, Bootstrapped,
     SmokeTestResult, NetworkMeasured, StepsMeasured,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 )  # fmt: skip

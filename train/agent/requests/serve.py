@@ -40,7 +40,6 @@ _ANSWERS: Dict[Type[Any], str] = {
     records.ReadFiles: "requests.stored_jobs.read_files",
     records.ReadClock: "host.jobs.read_clock",
     records.Release: "requests.release.release_host",
-    records.ShareEnvironment: "requests.preparation.environments.share_environment",
     records.Stop: "requests.stop.stop",
 }
 

@@ -106,7 +106,7 @@ def test_packages_are_installed_before_it_joins() -> None:
     joining.transport.ahead_s = 100.0  # type: ignore[attr-defined]
     assert fix._join("worker-1", "worker-0", reports, clients, record, sink)
     install, prepare, commit = sent
-    assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True, waits=True)
+    assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert prepare.python == "/venv/python"
     assert commit.command == ["/venv/python", "task.py"]
     assert (commit.requirements, commit.constraints) == ("adds\n", "adds<2\n")

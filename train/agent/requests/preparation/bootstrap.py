@@ -5,31 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Dict, Optional, Tuple, Union
+from typing import Dict
 
 from train.agent.files.disk import make_directory
 from train.agent.files.paths import HostPaths
-from train.agent.host.facts import Interpreter, Probe, list_packages, login_environment
+from train.agent.host.facts import Interpreter, Probe, login_environment
 from train.agent.host.gpus import await_driver, count_tensorflow_gpus
 from train.agent.host.runner import Steps
 from train.agent.packages.base import overlay
-from train.agent.packages.portability import environment_key
 from train.agent.packages.venv import (
     OLDEST_PYTHON,
     Base,
     EnvironmentSpec,
     Venvs,
     is_complete,
-    read_key,
     significant_lines,
 )
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Bootstrap, Bootstrapped, NeedEnvironment, Refusal
+from train.agent.protocol.records import Bootstrap, Bootstrapped, Refusal
 from train.agent.requests.preparation.root_scripts import await_root_scripts
 
 
-def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Union[Bootstrapped, NeedEnvironment]:
+def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstrapped:
     """Answer Bootstrap; report the steps.
 
     If the packages replace TensorFlow by another framework, only the driver is asked for the GPUs.
@@ -45,14 +43,12 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Union[Bo
     probe = Probe(host.probe, session, host.hook)
     steps = Steps(channel)
     await_root_scripts(request.scripts, request.again, steps)
-    python, made, key = request.python, False, ""
+    python, made = request.python, False
     try:
         if significant_lines(request.requirements):
             environment = _Environment(host, probe, request, session, steps)
-            missing, made = environment.ensure()
-            if missing is not None:
-                return missing
-            python, key = environment.paths.python, read_key(environment.paths)
+            made = environment.ensure()
+            python = environment.paths.python
         steps.report_step("checking Python")
         interpreter = probe.interpreter(python)
         gpus, seen = [], 0
@@ -65,7 +61,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Union[Bo
     finally:
         probe.save()
     seconds = round(time.monotonic() - began, 3)
-    return Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds, key)
+    return Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds)
 
 
 class _Environment:
@@ -85,46 +81,22 @@ class _Environment:
     def __init__(
         self, host: HostPaths, probe: Probe, request: Bootstrap, session: Dict[str, str], steps: Steps
     ) -> None:
-        self._request = request
-        self._session = session
-        self._steps = steps
-        self._interpreter = _find_base(probe, request)
-        version = self._interpreter.versions["python"]
+        interpreter = _find_base(probe, request)
+        version = interpreter.versions["python"]
         self._spec = EnvironmentSpec(request.requirements, request.constraints, index_url=request.source.index_url)
-        self._base = Base(os.path.realpath(self._interpreter.path), version)
+        self._base = Base(os.path.realpath(interpreter.path), version)
         if request.on_top:
-            self._spec, self._base = overlay(host, self._spec, self._interpreter)
+            self._spec, self._base = overlay(host, self._spec, interpreter)
         self._venvs = Venvs(host, session, steps, request.source)
         self.paths = self._venvs.locate(self._spec, self._base)
 
-    def ensure(self) -> Tuple[Optional[NeedEnvironment], bool]:
-        """Create the environment if it is missing.
-
-        Returns:
-            The answer if it is still missing, and whether the environment was created.
+    def ensure(self) -> bool:
+        """Create the environment if it is missing; return whether it was created.
 
         Raises:
             RefusedError: it cannot be created.
         """
-        if is_complete(self.paths, self._base):
-            return None, False
-        request = self._request
-        installed = list_packages(self._interpreter.path, self._session) if request.on_top else []
-        key = environment_key(self.paths, self._base, installed)
-        if request.waits:
-            return NeedEnvironment(key), False
-        if request.copy_from is None:
-            return None, self._venvs.ensure(self._spec, self._base, key)
-        from train.agent.requests.preparation.environments import NotCopiedError, copy_environment
-
-        source = request.copy_from
-        try:
-            made = self._venvs.ensure(
-                self._spec, self._base, key, lambda paths: copy_environment(source, paths, self._steps)
-            )
-        except NotCopiedError as error:
-            return NeedEnvironment(key, str(error)), False
-        return None, made
+        return not is_complete(self.paths, self._base) and self._venvs.ensure(self._spec, self._base)
 
 
 def _find_base(probe: Probe, request: Bootstrap) -> Interpreter:
