@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.pbs import parse_nodefile
-from provision.inventory.slurm import expand_nodelist
+from provision.inventory.nodelist import expand_nodelist, parse_nodefile
 
 RANKS_MAX = 10_000
 """More processes than this are an error."""

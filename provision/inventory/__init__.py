@@ -1,6 +1,6 @@
 """Inventories of existing hosts, and exports of the fleet's hosts for other programs."""
 
-from provision.inventory.ansible.entries import Entry
+from provision.inventory.entry import Entry
 from provision.inventory.errors import InventoryError, Location
 from provision.inventory.export import Form, export
 from provision.inventory.reader import Inventory, read_inventory

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.pbs import parse_nodefile
+from provision.inventory.nodelist import expand_nodelist, parse_nodefile
 from provision.inventory.plain import read_plain
 from provision.inventory.reader import Inventory
-from provision.inventory.slurm import expand_nodelist
 from provision.provider import ErrorKind, ProviderError
 
 _JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}

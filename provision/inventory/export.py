@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from provision.inventory.ansible.ini import literal
+from provision.inventory.ini import literal
 from provision.model import Host
 from provision.ssh_config.arguments import quoted_path
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from provision.inventory.ansible.groups import Groups, Setting
 from provision.inventory.errors import InventoryError, Location
+from provision.inventory.groups import Groups, Setting
 
 _BRACKETED = re.compile(r"\[[^\]]*\].+")
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from provision.bounds import CpuLimitError, limit_cpu
-from provision.inventory.ansible.entries import Entry, entry
-from provision.inventory.ansible.files import read_text
-from provision.inventory.ansible.groups import Groups
-from provision.inventory.ansible.ini import read_ini
-from provision.inventory.ansible.limits import select
-from provision.inventory.ansible.variables import Variables
-from provision.inventory.ansible.yaml_form import read_yaml
+from provision.inventory.entry import Entry, entry
 from provision.inventory.errors import InventoryError, Location, only_for_ansible
+from provision.inventory.files import read_text
+from provision.inventory.groups import Groups
+from provision.inventory.ini import read_ini
+from provision.inventory.limits import select
 from provision.inventory.plain import is_plain, read_plain
+from provision.inventory.variables import Variables
+from provision.inventory.yaml import read_yaml
 
 Kind = Literal["ini", "yaml", "plain"]
 
@@ -60,7 +60,7 @@ class Inventory:
         """Return all hosts, in their order.
 
         Raises:
-            InventoryError: there are no hosts, the route to a host is not supported, or two hosts are the same.
+            InventoryError: there are no hosts, or the route to a host is not supported.
         """
         return self.select("")
 
@@ -71,14 +71,12 @@ class Inventory:
             limit: Patterns as in Ansible's ``--limit``, ``gpu:!gpu3`` or ``lab[0:3]``; empty: all hosts.
 
         Raises:
-            InventoryError: it names no hosts, the route to a host is not supported, or two hosts are the same.
+            InventoryError: it names no hosts, or the route to a host is not supported.
         """
-        entries = tuple(
+        return tuple(
             entry(name, self._variables.of(name), self._variables.groups_of(name))
             for name in select(self._content, limit)
         )
-        _refuse_twins(entries, self._content.locations)
-        return entries
 
 
 def read_inventory(path: Path) -> Inventory:
@@ -116,18 +114,3 @@ def _looks_like_yaml(text: str) -> bool:
     lines = (line.strip() for line in text.split("\n"))
     first = next((line for line in lines if line and not line.startswith("#")), "")
     return _YAML_START.match(first) is not None
-
-
-def _refuse_twins(entries: tuple[Entry, ...], locations: Mapping[str, Location]) -> None:
-    """Raise InventoryError if two names lead to one host by the same route."""
-    seen: dict[object, str] = {}
-    for host in entries:
-        route = (host.address, host.port, host.ssh.proxy)
-        if route in seen:
-            port = f" on port {host.port}" if host.port else ""
-            raise InventoryError(
-                f"hosts {seen[route]!r} and {host.name!r} are the same: both are {host.address}{port}",
-                location=locations[host.name],
-                hint="remove one of them",
-            )
-        seen[route] = host.name

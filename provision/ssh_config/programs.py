@@ -57,8 +57,8 @@ def programs_of_ssh(source: str, options: Sequence[str]) -> list[LocalProgram]:
     programs = []
     for option, value in itertools.pairwise(options):
         name, _, command = value.partition("=")
-        if option == "-o" and name == "ProxyCommand" and command != "none":
-            programs.append(describe_program(source, name, command))
+        if option == "-o" and name.lower() == "proxycommand" and command != "none":
+            programs.append(describe_program(source, "ProxyCommand", command))
         elif option == "-F" and (lines := list(_running_lines(value))):
             made = describe_program(source, "-F", shlex.quote(value))
             programs.append(made._replace(text=_shorten(f"{made.text}: {'; '.join(lines)}")))
@@ -67,7 +67,7 @@ def programs_of_ssh(source: str, options: Sequence[str]) -> list[LocalProgram]:
 
 def agree(options: Sequence[str], proxy: Sequence[str]) -> str:
     """Return the value of `Host.agreed` for the options of ssh in an inventory, and the proxy of the route."""
-    is_named = any(word == "-F" or word.startswith("ProxyCommand=") for word in options)
+    is_named = any(word == "-F" or word.lower().startswith("proxycommand=") for word in options)
     return fingerprint(shlex.join(proxy)) if proxy and is_named else ""
 
 

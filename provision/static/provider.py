@@ -25,7 +25,6 @@ from provision.static.selection import (
     read_selection,
     select_entries,
     select_hosts,
-    ssh_words,
 )
 
 DIRECTORY = ".fleet"
@@ -84,7 +83,7 @@ class StaticProvider(Provider):
         """
         assignments = self._assignments.read(spec.name)
         entries = select_entries(spec)[1] if len(assignments) < spec.workers else ()
-        return _programs(spec, [each.options for each in assignments] + [ssh_words(entry) for entry in entries])
+        return _programs(spec, [each.options for each in assignments] + [entry.options for entry in entries])
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
         """Return the hosts of the inventory that would be used, without a price."""

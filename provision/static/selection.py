@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from provision.directories import home_directory
 from provision.inventory.allocation import is_allocation, read_allocation
-from provision.inventory.ansible.entries import Entry
-from provision.inventory.ansible.ranges import is_host_name
+from provision.inventory.entry import Entry
 from provision.inventory.errors import InventoryError, Location
+from provision.inventory.names import is_host_name
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
@@ -135,9 +135,8 @@ def _relative(path: Path) -> Path:
 
 def _resolve(entry: Entry, location: Location) -> SelectedHost:
     _check_keys(entry, location)
-    words = ssh_words(entry)
     try:
-        route = resolve_route(entry.address, options=words)
+        route = resolve_route(entry.address, options=entry.options)
     except SshConfigError as error:
         error.message = f"{location}: host {entry.name!r}: {error.message}"
         raise
@@ -147,26 +146,17 @@ def _resolve(entry: Entry, location: Location) -> SelectedHost:
             location=location,
             cause="no private key file for it exists, and no SSH agent is available",
             hint="this command must log in without a password",
-            next_steps=[] if programs_of_ssh("", words) else [("ssh", *words, entry.address)],
+            next_steps=[] if programs_of_ssh("", entry.options) else [("ssh", *entry.options, entry.address)],
         )
-    return SelectedHost(entry, location, words, route, _private_address(entry, location))
-
-
-def ssh_words(entry: Entry) -> tuple[str, ...]:
-    """Return the options of ssh for a host, which are valid in every working directory."""
-    return entry.ssh.words(_absolute)
-
-
-def _absolute(path: str) -> str:
-    """Return a path that is valid in every working directory; ssh itself resolves ``~`` and ``none``."""
-    return path if path in ("", "none") or path.startswith("~") else str(Path(path).absolute())
+    return SelectedHost(entry, location, entry.options, route, _private_address(entry, location))
 
 
 def _check_keys(entry: Entry, location: Location) -> None:
     """Raise InventoryError if a private key of the inventory is missing; ssh would only try other keys."""
-    for text in entry.ssh.keys:
-        path = expanded(text, home_directory())
-        if not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
+    for text in entry.keys:
+        path = expanded(text.replace("%%", "%"), home_directory())
+        has_variable = "$" in text or "%" in text.replace("%%", "")
+        if not has_variable and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
             raise InventoryError(
                 f"the private key of host {entry.name!r} does not exist: {text}",
                 location=location,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 
 from provision.inventory import export, read_inventory
 from provision.model import Host
-from tests.unit.provision.inventory.record import ansible_hosts, ansible_list, ssh_options
+from provision.ssh_config.arguments import quoted_path
+from tests.unit.provision.inventory.record import ansible_hosts, ansible_list, find_tool, ssh_options
 
 KEY = Path("/home/a user/.local/state/fleet/demo/100% key")
 KNOWN = Path("/home/a user/.local/state/fleet/demo/known_hosts")
@@ -78,18 +78,22 @@ def test_the_reader_of_inventories_reads_the_inventory(tmp_path: Path) -> None:
     path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ansible"))
     entries = read_inventory(path).select("my_fleet")
     for host, entry in zip(HOSTS, entries, strict=True):
-        assert (entry.name, entry.address, entry.port, entry.user) == (host.name, host.address, host.port, host.user)
-        values = entry.ssh.values
-        assert entry.python == host.python
-        assert entry.ssh.keys == list(keys_of(host))
-        assert (tuple(entry.ssh.certificates), values.get("identityagent", "")) == (host.certificates, host.agent)
-        assert values["identitiesonly"] == ("no" if host.name == "worker-3" else "yes")
-        assert (values["userknownhostsfile"], values["stricthostkeychecking"]) == (str(KNOWN), "yes")
-        assert values.get("hostkeyalias", "") == host.key_alias
-    assert entries[2].ssh.values["proxycommand"] == parsed_by_ssh(tmp_path)["worker-2"]["proxycommand"]
+        assert (entry.name, entry.address, entry.python) == (host.name, host.address, host.python)
+        assert [key.replace("%%", "%") for key in entry.keys] == list(keys_of(host))
+        words = ["ssh", "-F", "none", *entry.options, "-G", "--", entry.address]
+        read = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        expected = parsed_by_ssh(tmp_path)[host.name]
+        for name in (
+            *("hostname", "port", "user", "identityfile", "certificatefile", "identityagent", "identitiesonly"),
+            *("userknownhostsfile", "stricthostkeychecking", "hostkeyalias", "proxycommand"),
+        ):
+            values = [
+                value for option, _, value in (line.partition(" ") for line in read.splitlines()) if option == name
+            ]
+            assert "\n".join(values) == expected.get(name, ""), name
 
 
-@pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
+@pytest.mark.skipif(not find_tool("ansible-inventory"), reason="ansible-inventory is not installed: ./scripts/setup")
 def test_ansible_reads_the_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.ini"
     path.write_text(export("my-fleet", HOSTS, KEY, KNOWN, "ansible"))
@@ -145,5 +149,7 @@ def test_any_path_survives_the_export(
     path = tmp_path_factory.mktemp("export") / "hosts.ini"
     path.write_text(export("demo", [host], key, known_hosts, "ansible"), encoding="utf-8")
     (entry,) = read_inventory(path).hosts
-    assert (entry.ssh.keys, entry.ssh.values["userknownhostsfile"]) == ([str(key)], str(known_hosts))
-    assert ("proxycommand" in entry.ssh.values) == bool(proxy)
+    values = dict(word.split("=", 1) for word in entry.options if "=" in word)
+    assert [key.replace("%%", "%") for key in entry.keys] == [str(key)]
+    assert values["userknownhostsfile"] == quoted_path(str(known_hosts))
+    assert ("proxycommand" in values) == bool(proxy)

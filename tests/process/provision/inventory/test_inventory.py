@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,16 @@ from tests.unit.provision.inventory.record import (
     FILES,
     INVENTORIES,
     LIMITS,
+    ROOT,
     UNSAID,
     ansible_hosts,
-    ansible_list,
+    ansible_lists,
     expected,
+    find_tool,
     given_to_ssh,
 )
 
-ROOT = Path(__file__).parents[4]
+EXAMPLES = sorted((ROOT / "inventories").glob("hosts.*"))
 
 
 def recorded(path: Path) -> dict[str, Any]:
@@ -65,18 +66,12 @@ def assert_agrees(inventory: Inventory, listing: dict[str, Any]) -> None:
         assert host.groups == tuple(sorted(name for name in groups - {"all"} if host.name in below(listing, name)))
 
 
-def options_of(host: Entry) -> dict[str, Any]:
-    """Return the options of an entry, with the names of ``ssh -G``."""
-    names = ("port", "user", "stricthostkeychecking", "userknownhostsfile", "hostkeyalias")
-    words = {name: host.ssh.values.get(name, "") for name in names}
-    words["hostname"] = host.address.lower()  # as ssh compares names
-    checking = words["stricthostkeychecking"]
-    words["stricthostkeychecking"] = {"yes": "true", "no": "false"}.get(checking, checking)
-    words |= [host.ssh.proxy]
-    return {
-        **{name: value for name, value in words.items() if value},
-        "identityfile": list(dict.fromkeys(host.ssh.keys)),
-    }
+def options_of(host: Entry, directory: Path) -> dict[str, Any]:
+    """Return what ssh makes of the options of an entry."""
+    config = directory / "config"
+    config.write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
+    words = ["ssh", "-G", "-F", str(config), *host.options, "--", host.address]
+    return given_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 def test_there_are_at_least_thirty_inventories() -> None:
@@ -84,41 +79,29 @@ def test_there_are_at_least_thirty_inventories() -> None:
 
 
 @pytest.mark.parametrize("path", INVENTORIES, ids=lambda path: str(path.relative_to(FILES)))
-def test_an_inventory_yields_what_ansible_recorded(path: Path) -> None:
+def test_an_inventory_yields_what_ansible_recorded(path: Path, tmp_path: Path) -> None:
     inventory = read_inventory(path)
     record = recorded(path)
     assert_agrees(inventory, record["list"])
     assert list(inventory.names) in record["orders"]
-    assert {host.name: options_of(host) for host in inventory.hosts} == record["ssh"]
+    assert {host.name: options_of(host, tmp_path) for host in inventory.hosts} == record["ssh"]
 
 
-@pytest.mark.parametrize("name", ["ini_ssh_args.ini", "ini_ipv6.ini", "ini_legacy.ini", "yaml_ssh.yml"])
-def test_ssh_makes_of_an_entry_what_it_makes_of_ansibles_words(name: str, tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("".join(f"{option} {value}\n" for option, value in UNSAID.items()))
-    made = {}
-    for host in read_inventory(FILES / name).hosts:
-        words = ["ssh", "-G", "-F", str(tmp_path / "config"), *host.ssh.words(), "--", host.address]
-        made[host.name] = given_to_ssh(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    assert made == recorded(FILES / name)["ssh"]
-
-
-@pytest.mark.skipif(not shutil.which("ansible-inventory"), reason="ansible-inventory is not on PATH")
-@pytest.mark.parametrize("path", INVENTORIES, ids=lambda path: str(path.relative_to(FILES)))
-def test_ansible_itself_agrees(path: Path) -> None:
-    assert_agrees(read_inventory(path), ansible_list(path))
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "inventories").glob("hosts.*")), ids=lambda path: path.name)
-def test_the_examples_are_read(path: Path) -> None:
-    inventory = read_inventory(path)
-    assert inventory.hosts
-    if shutil.which("ansible-inventory") and path.suffix != ".txt":
-        assert_agrees(inventory, ansible_list(path))
-        assert list(inventory.names) == ansible_hosts(path)
+@pytest.mark.skipif(not find_tool("ansible-inventory"), reason="ansible-inventory is not installed: ./scripts/setup")
+def test_ansible_itself_agrees(subtests: pytest.Subtests) -> None:
+    examples = [path for path in EXAMPLES if path.suffix != ".txt"]
+    for path, listing in ansible_lists([*INVENTORIES, *examples]).items():
+        with subtests.test(path.name):
+            assert_agrees(read_inventory(path), listing)
+    for path in examples:
+        with subtests.test(f"order of {path.name}"):
+            assert list(read_inventory(path).names) == ansible_hosts(path)
 
 
 def test_there_is_an_example_of_each_kind() -> None:
-    kinds = {path.name: read_inventory(path).kind for path in (ROOT / "inventories").glob("hosts.*")}
+    inventories = [read_inventory(path) for path in EXAMPLES]
+    assert all(inventory.hosts for inventory in inventories)
+    kinds = {inventory.path.name: inventory.kind for inventory in inventories}
     assert kinds == {"hosts.ini": "ini", "hosts.yaml": "yaml", "hosts.txt": "plain"}
 
 
@@ -142,11 +125,11 @@ def test_nested_groups_have_one_order() -> None:
 def test_an_entry_has_all_options_of_ssh() -> None:
     inventory = read_inventory(FILES / "ini_ssh_args.ini")
     by_name = {host.name: host for host in inventory.hosts}
-    assert "ProxyCommand=none" in by_name["nothing"].ssh.words()
-    assert "ProxyCommand=none" not in by_name["jump"].ssh.words()
-    assert by_name["key"].ssh.keys[0] == "/keys/lab"
+    assert "proxycommand=none" in by_name["nothing"].options
+    assert "proxycommand=none" not in by_name["jump"].options
+    assert by_name["key"].keys[0] == "/keys/lab"
     (host_w2,) = read_inventory(FILES / "next_to" / "hosts.ini").select("w2")
-    assert (host_w2.address, host_w2.user, host_w2.port, host_w2.groups) == ("10.0.0.2", "lab", 0, ("site", "web"))
+    assert (host_w2.address, host_w2.options, host_w2.groups) == ("10.0.0.2", ("-o", "user=lab"), ("site", "web"))
 
 
 def test_the_interpreter_is_a_path_or_found_on_the_host() -> None:
@@ -159,11 +142,11 @@ def test_users_and_ports_of_a_plain_list(tmp_path: Path) -> None:
     path.write_text("lab@gpu[1:2]:2222\n; away\n\n  admin@login # here\n[2001:db8::1]:22\nlab@gpu2:2222\n")
     inventory = read_inventory(path)
     assert inventory.kind == "plain"
-    assert [(host.name, host.user, host.port) for host in inventory.hosts] == [
-        ("gpu1", "lab", 2222),
-        ("gpu2", "lab", 2222),
-        ("login", "admin", 0),
-        ("2001:db8::1", "", 22),
+    assert [(host.name, *host.options) for host in inventory.hosts] == [
+        ("gpu1", "-o", "port=2222", "-o", "user=lab"),
+        ("gpu2", "-o", "port=2222", "-o", "user=lab"),
+        ("login", "-o", "user=admin"),
+        ("2001:db8::1", "-o", "port=22"),
     ]
 
 

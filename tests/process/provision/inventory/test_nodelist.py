@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.inventory.errors import InventoryError
-from provision.inventory.pbs import parse_nodefile
-from provision.inventory.slurm import expand_nodelist
+from provision.inventory.nodelist import expand_nodelist, parse_nodefile
 from provision.provider import ErrorKind, ProviderError
+from tests.unit.provision.inventory.record import find_tool
 
 # Recorded output of `scontrol show hostnames` of Slurm 22.05.
 SLURM = {
@@ -117,10 +117,10 @@ def test_slurm_itself_agrees(expression: str) -> None:
     assert list(expand_nodelist(expression)) == scontrol(expression)
 
 
-@pytest.mark.skipif(not shutil.which("cluset"), reason="cluset is not on PATH")
+@pytest.mark.skipif(not find_tool("cluset"), reason="cluset is not installed: ./scripts/setup")
 @pytest.mark.parametrize("expression", CLUSTERSHELL)
 def test_clustershell_itself_agrees(expression: str) -> None:
-    words = ["cluset", "-e", "-S", "\n", expression]
+    words = [find_tool("cluset") or "", "-e", "-S", "\n", expression]
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
     assert sorted(expand_nodelist(expression)) == sorted(done.stdout.split())
 

@@ -229,6 +229,10 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
             ["gpu1 ansible_ssh_extra_args='-F /none'"],
             "hosts.ini:4: host 'gpu1': your SSH configuration cannot be",
         ),
+        (["gpu1 ansible_ssh_extra_args='-J a -J b'"], "hosts.ini:4: host 'gpu1': "),
+        (["gpu1 ansible_ssh_extra_args='-J a;b'"], "hosts.ini:4: host 'gpu1': "),
+        (["gpu1 ansible_ssh_extra_args='-p 99999'"], "hosts.ini:4: host 'gpu1': "),
+        (["gpu1 ansible_ssh_extra_args='-o StrictHostKeyChecking=perhaps'"], "hosts.ini:4: host 'gpu1': "),
     ],
 )
 def test_the_error_for_a_host_has_its_line(files: Files, lines: list[str], message: str) -> None:

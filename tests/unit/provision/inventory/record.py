@@ -1,6 +1,6 @@
 """Records the results of Ansible and ssh for the inventories in files/, for the tests to compare with.
 
-    PATH=/where/ansible/is/bin:$PATH .venv/bin/python -m tests.unit.provision.inventory.record [FILE...]
+    .venv/bin/python -m tests.unit.provision.inventory.record [FILE...]
 
 Ansible runs as a program, in an environment without Ansible settings. Its order of hosts depends on Python's hash
 seed if groups are nested, so several seeds are tried and every order is recorded. The ssh arguments of Ansible are
@@ -15,9 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[4]
 FILES = Path(__file__).parent / "files"
 INVENTORIES = sorted(
     path
@@ -86,6 +88,23 @@ site:&~.5
 """.splitlines()
 
 
+# Importing Ansible takes a second, so that one process forks for each inventory.
+_LIST_ALL = """
+import os, sys
+from ansible.cli.inventory import main
+for path in sys.argv[2:]:
+    if not os.fork():
+        os.dup2(os.open(f"{sys.argv[1]}/{path.replace('/', '+')}", os.O_WRONLY | os.O_CREAT), 1)
+        sys.exit(main(["ansible-inventory", "-i", path, "--list"]))
+    os.wait()
+"""
+
+
+def find_tool(name: str) -> str | None:
+    """Return the path of a program of another project: on PATH, or installed by scripts/setup."""
+    return shutil.which(name) or shutil.which(name, path=str(ROOT / ".tools/bin"))
+
+
 def expected(path: Path) -> Path:
     """Return the path of the record of an inventory."""
     return path.with_name(f"{path.name}.expected.json")
@@ -104,15 +123,26 @@ def run(*argv: str, seed: int = 0, **variables: str) -> str:
             "PYTHONHASHSEED": str(seed),
             **variables,
         }
-        done = subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, timeout=120, check=False)
+        words = [find_tool(argv[0]) or argv[0], *argv[1:]]
+        done = subprocess.run(words, cwd=directory, env=env, capture_output=True, text=True, timeout=600, check=False)
     return done.stdout
 
 
 def ansible_list(path: Path) -> dict[str, Any]:
     """Return the output of ``ansible-inventory --list`` for an inventory."""
-    content: dict[str, Any] = json.loads(run("ansible-inventory", "-i", str(path), "--list"))
-    content["_meta"].pop("profile", None)
-    return content
+    return ansible_lists([path])[path]
+
+
+def ansible_lists(paths: Sequence[Path]) -> dict[Path, dict[str, Any]]:
+    """Return the output of ``ansible-inventory --list`` for each inventory."""
+    program = Path(find_tool("ansible-inventory") or "").resolve()
+    lists: dict[Path, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        run(str(program.with_name("python")), "-c", _LIST_ALL, directory, *map(str, paths))
+        for path in paths:
+            lists[path] = json.loads(Path(directory, str(path).replace("/", "+")).read_text(encoding="utf-8"))
+            lists[path]["_meta"].pop("profile", None)
+    return lists
 
 
 def ansible_hosts(path: Path, limit: str = "all", seed: int = 0) -> list[str]:
@@ -161,8 +191,8 @@ def _write(path: Path, content: object) -> None:
 
 def main(names: list[str]) -> None:
     """Record the inventories of these names, or all."""
-    if not shutil.which("ansible-inventory"):
-        sys.exit("ansible-inventory is not on PATH")
+    if not find_tool("ansible-inventory"):
+        sys.exit("ansible-inventory is not installed: ./scripts/setup")
     for path in INVENTORIES:
         if names and path.name not in names and path.parent.name not in names:
             continue

@@ -8,7 +8,7 @@ import pytest
 
 from provision.allocation.provider import AllocationProvider
 from provision.inventory.allocation import here, is_allocation, read_allocation
-from provision.inventory.ansible.entries import Entry
+from provision.inventory.entry import Entry
 from provision.inventory.errors import Location
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.routes import resolve_route
@@ -88,7 +88,7 @@ def test_variable_files_of_the_working_directory_are_not_read(
     (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: alice\n")
     monkeypatch.chdir(tmp_path)
     inside(monkeypatch, SLURM)
-    assert {entry.user for entry in read_selection("slurm:12", "")[1]} == {""}
+    assert {entry.options for entry in read_selection("slurm:12", "")[1]} == {()}
 
 
 def test_a_hosts_id_names_its_allocation() -> None:

@@ -83,11 +83,6 @@ INI = {
 WANTED = {
     "no hosts": ("# no hosts\n", "the inventory has no hosts"),
     "only empty groups": ("[a]\n[b]\n", "the inventory has no hosts"),
-    "two names for one host": (
-        "h1 ansible_host=10.0.0.1\nh2 ansible_host=10.0.0.1\n",
-        r":2: hosts 'h1' and 'h2' are the same: both are 10\.0\.0\.1",
-    ),
-    "address of another": ("h1\nh2 ansible_host=h1 ansible_port=22\nh3:22 ansible_host=h1\n", "'h2' and 'h3' are"),
     "winrm": (
         "\nh1 ansible_connection=winrm\n",
         r"hosts\.ini:2: ansible_connection=winrm of host 'h1' is not supported; only SSH is",
@@ -162,7 +157,6 @@ WANTED = {
         ":1: ansible_ssh_executable of host 'h1' is not supported",
     ),
     "misspelt": ("h1 ansible_ssh_prot=22\n", ":1: ansible_ssh_prot of host 'h1' is not supported"),
-    "key with a token": ("h1 ansible_ssh_private_key_file=%d/key\n", ":1: tokens of ssh are not supported: '%d/key'"),
     "agent": (
         "h1 ansible_ssh_common_args=-A\n",
         ":1: ansible_ssh_common_args of host 'h1': the option -A of ssh is not supported",
@@ -192,23 +186,7 @@ WANTED = {
         'h1 ansible_ssh_common_args="-o \'ProxyJump=a"\n',
         ":1: ansible_ssh_common_args of host 'h1': unbalanced quotes",
     ),
-    "jump behind a proxy": (
-        "h1 ansible_ssh_common_args='-o ProxyJump=a -J b'\n",
-        ":1: ansible_ssh_common_args of host 'h1': -J can be given once, and not after another proxy",
-    ),
-    "jump over a command": (
-        "h1 ansible_ssh_common_args='-J a;b'\n",
-        r":1: ansible_ssh_common_args of host 'h1': invalid jump hosts 'a;b'",
-    ),
-    "checking perhaps": (
-        "h1 ansible_ssh_common_args='-o StrictHostKeyChecking=perhaps'\n",
-        ":1: ansible_ssh_common_args of host 'h1': invalid StrictHostKeyChecking=perhaps",
-    ),
     "two files of hosts": ("h1 ansible_ssh_common_args='-o \"UserKnownHostsFile /a /b\"'\n", "must be one word"),
-    "port in options": (
-        "h1 ansible_ssh_common_args='-p 99999'\n",
-        ":1: invalid SSH port '99999' of host 'h1'; expected a number from 1 to 65535",
-    ),
 }
 
 YAML = {

@@ -13,8 +13,8 @@ import ipaddress
 import re
 
 from provision.bounds import CpuLimitError, limit_cpu
-from provision.inventory.ansible.groups import Groups
 from provision.inventory.errors import InventoryError
+from provision.inventory.groups import Groups
 
 _MATCH_S = 1.0  # of CPU time
 _SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from provision.bounds import TEXT_MAX
-from provision.inventory.ansible.groups import Groups, Setting
-from provision.inventory.ansible.ranges import expand_host
 from provision.inventory.errors import InventoryError, Location
+from provision.inventory.groups import Groups, Setting
+from provision.inventory.names import expand_host
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _CHILD = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")

@@ -6,29 +6,16 @@ without another group.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.inventory.ansible.ranges import HOSTS_MAX, expand_host
 from provision.inventory.errors import InventoryError, Location
+from provision.inventory.names import HOSTS_MAX, expand_host
 
-CONNECTION = frozenset(
-    {
-        "ansible_connection",
-        "ansible_host",
-        "ansible_port",
-        "ansible_private_key_file",
-        "ansible_python_interpreter",
-        "ansible_ssh_args",
-        "ansible_ssh_common_args",
-        "ansible_ssh_extra_args",
-        "ansible_ssh_host",
-        "ansible_ssh_port",
-        "ansible_ssh_private_key_file",
-        "ansible_ssh_user",
-        "ansible_user",
-    }
+CONNECTION = re.compile(
+    r"ansible_(connection|python_interpreter|ssh_(common_|extra_)?args|(ssh_)?(host|port|user|private_key_file))"
 )
 """Variables that decide how a host is reached: if one is set twice in one location, the values must be equal."""
 
@@ -103,21 +90,13 @@ class Groups:
             raise InventoryError(str(error), location=location, hint=hint) from None
         ports = [("ansible_port", Setting(port, location))] if port else []
         for name in names:
-            self.add_host(name, group, location)
+            self.locations.setdefault(name, location)
+            self.groups[group].hosts[name] = None
             for variable, setting in (*ports, *settings):
-                self._set(self.hosts[name], f"host {name!r}", variable, setting)
-
-    def add_host(self, name: str, group: str, location: Location) -> None:
-        """Put the host `name` into `group`, which exists.
-
-        Raises:
-            InventoryError: there are too many hosts.
-        """
-        if name not in self.hosts and len(self.hosts) == HOSTS_MAX:
+                self._set(self.hosts.setdefault(name, {}), f"host {name!r}", variable, setting)
+            self.hosts.setdefault(name, {})
+        if len(self.hosts) > HOSTS_MAX:
             raise InventoryError(f"more than {HOSTS_MAX} hosts", location=location)
-        self.hosts.setdefault(name, {})
-        self.locations.setdefault(name, location)
-        self.groups[group].hosts[name] = None
 
     def add_child(self, parent: str, child: str, location: Location) -> None:
         """Put the group `child` into the group `parent`; both exist.
@@ -210,7 +189,7 @@ class Groups:
 
     def _set(self, settings: Settings, owner: str, variable: str, setting: Setting) -> None:
         before = settings.get(variable)
-        if before and variable in CONNECTION and str(before.value) != str(setting.value):
+        if before and CONNECTION.fullmatch(variable) and str(before.value) != str(setting.value):
             raise InventoryError(
                 f"{owner} has {variable}={setting.value} here, but {variable}={before.value} at {before.location}",
                 location=setting.location,

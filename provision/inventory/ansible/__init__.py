@@ -1,1 +1,0 @@
-"""Ansible's inventory formats: INI, YAML, ranges, groups, and variables."""
