@@ -1,12 +1,20 @@
-"""Read the pip wheel for a host whose Python has no pip: one of those in virtualenv, by version of Python."""
+"""Pack the pip of this program's environment for a host whose Python has neither pip nor ensurepip."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from pathlib import Path
+import io
+import re
+import threading
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import NamedTuple
 
 from train.errors import TrainError
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # of all files: equal packages have equal hashes
+_PACKING = threading.Lock()  # all hosts may need it at once; the first one packs it
 
 
 class Wheel(NamedTuple):
@@ -22,30 +30,46 @@ class Wheel(NamedTuple):
 
 
 def read_pip_wheel(python: str) -> Wheel:
-    """Return the pip wheel for a version of Python.
+    """Return pip as a wheel for a version of Python.
 
     Args:
         python: The version, ``3.12``.
 
     Raises:
-        TrainError: virtualenv has none, or its file is missing or damaged.
+        TrainError: pip is not installed here, or its version does not run on this Python.
     """
-    from virtualenv import __version__
-    from virtualenv.seed.wheels.embed import get_embed_wheel
-
-    try:
-        wheel = get_embed_wheel("pip", python)
-        data = Path(wheel.path).read_bytes() if wheel is not None else b""
-    except (OSError, RuntimeError, ValueError) as error:
-        raise TrainError(
-            f"pip for Python {python} cannot be read",
-            cause=f"the package virtualenv on this computer is damaged: {error}",
-            next_steps=[("python3", "-m", "pip", "install", "--force-reinstall", "virtualenv")],
-        ) from error
-    if not data:
+    with _PACKING:
+        wheel, oldest = _pack()
+    if _numbers(python) < _numbers(oldest):
         raise TrainError(
             f"no pip is available for Python {python}",
-            cause=f"virtualenv {__version__} does not have one",
+            cause=f"the pip of this program's environment needs Python {oldest}",
             hint="use an image or an interpreter with a newer Python",
         )
-    return Wheel(data, hashlib.sha256(data).hexdigest())
+    return wheel
+
+
+@functools.cache
+def _pack() -> tuple[Wheel, str]:
+    """Return the wheel, and the oldest version of Python that it supports."""
+    try:
+        pip = distribution("pip")
+        paths = [path for path in pip.files or () if path.parts[0] != ".." and path.suffix != ".pyc"]
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for path in sorted(paths):
+                archive.writestr(zipfile.ZipInfo(str(path), _EPOCH), path.read_binary(), zipfile.ZIP_DEFLATED, 1)
+        archive.getinfo("pip/__main__.py")
+    except (PackageNotFoundError, OSError, KeyError) as error:
+        raise TrainError(
+            "pip of this program's environment cannot be read",
+            cause=str(error),
+            next_steps=[("python3", "-m", "pip", "install", "--force-reinstall", "pip")],
+        ) from error
+    data = buffer.getvalue()
+    match = re.search(r">=\s*(\d+\.\d+)", pip.metadata["Requires-Python"] or "")
+    return Wheel(data, hashlib.sha256(data).hexdigest()), match[1] if match else "3.0"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
