@@ -128,6 +128,18 @@ def test_a_script_for_parameter_servers_is_refused_without_them(pair: Program) -
     assert "MW108 hint" in pair.run("lint", script).text
 
 
+def test_an_image_data_generator_requires_scipy_before_the_start(pair: Program) -> None:
+    pair.script(
+        "task.py", "from keras.preprocessing.image import ImageDataGenerator as Flow\nFlow(rescale=1 / 255)\n"
+    )
+    advice = "task.py:2 requires scipy, which worker-[0-1] lack; add scipy to pyproject.toml or requirements.txt next"
+    assert f"problem {advice}" in " ".join(pair.run("check", "task.py", code=14).text.split())
+    pair.script("pyproject.toml", '[project]\nname = "mine"\nversion = "1"\ndependencies = ["scipy>=1.13"]\n')
+    listed = " ".join(pair.run("check", "task.py", code=None).text.split())
+    assert "requires scipy" not in listed
+    assert "installing the dependencies of pyproject.toml" in listed
+
+
 def test_missing_modules_are_reported_with_their_hosts(pair: Program) -> None:
     pair.script("task.py", "import sys\nimport nowhere_at_all\nimport near\nraise SystemExit(9)\n")
     pair.script("near.py", "import adds.more\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
-import tokenize
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +22,8 @@ from provision.quantities import counted
 from train.agent.protocol.wording import join_names
 from train.lint import linter
 from train.lint.finding import Finding, Severity
-from train.script.source import check_script, imports
+from train.script.entry import EntryPoint, find_entry
+from train.script.source import check_script
 
 
 @dataclass(frozen=True)
@@ -55,12 +54,12 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     Raises:
         UsageError: the script cannot be read or does not compile, or something in it is an error.
     """
-    script, workdir = _resolve_paths(request)
-    sources = {_relative_path(path, workdir): _read_source(path) for path in imports(script, workdir)}
-    entry = _relative_path(script, workdir)
+    entry = _find(request)
+    workdir = entry.workdir if Path(request.script).is_absolute() else Path(os.path.relpath(entry.workdir))
+    first, workers, gpus = next(iter(entry.texts)), request.workers, request.gpus
     findings = [
-        dataclasses.replace(finding, file=_display_path(finding.file, workdir))
-        for finding in linter.lint(sources, entry, workers=request.workers, gpus=request.gpus, adapt=request.adapt)
+        dataclasses.replace(finding, file=(workdir / finding.file).as_posix())
+        for finding in linter.lint(entry.texts, first, workers=workers, gpus=gpus, adapt=request.adapt)
     ]
     for finding in findings:
         sink.emit(finding)
@@ -79,39 +78,19 @@ def run(request: LintRequest, sink: Sink) -> list[Finding]:
     return findings
 
 
-def _resolve_paths(request: LintRequest) -> tuple[Path, Path]:
-    """Return the script and its working directory."""
+def _find(request: LintRequest) -> EntryPoint:
+    """Return the entry point, as `fleet train` runs it."""
     script = Path(request.script)
-    workdir = Path(request.workdir) if request.workdir else script.parent
     with translate_errors():
         check_script(script)
-    if not script.absolute().is_relative_to(workdir.absolute()):
+    if request.workdir and not script.absolute().is_relative_to(Path(request.workdir).absolute()):
         raise UsageError(
             f"{request.script} is outside of the working directory {request.workdir}",
             hint="--workdir must contain the script",
             next_steps=[Again({"--workdir": None})],
         )
-    return script, workdir
-
-
-def _relative_path(path: Path, workdir: Path) -> str:
-    """Return `path` relative to the working directory, with forward slashes."""
-    return Path(os.path.relpath(path, workdir)).as_posix()
-
-
-def _display_path(name: str, workdir: Path) -> str:
-    """Return the path of a file relative to the current directory."""
-    return (workdir / name).as_posix()
-
-
-def _read_source(path: Path) -> str:
-    """Return a source in its declared encoding; empty if unreadable, because the task may not need it."""
-    try:
-        content = path.read_bytes()
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-        return content.decode(encoding)
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return ""
+    with translate_errors():
+        return find_entry(request.script, "", (), request.workdir)
 
 
 def _count_findings(findings: Sequence[Finding]) -> str:
