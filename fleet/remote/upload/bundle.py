@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fleet.errors import UsageError
-from fleet.remote.upload.hashes import HashCache, Stamp
+from fleet.remote.upload.hashes import HashCache
 from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.remote.upload.relay import RelayTree
 from fleet.remote.upload.stream import Content, Stream
@@ -54,7 +54,6 @@ class Bundle:
     Attributes:
         entries: All paths, sorted.
         sources: The path on this computer for each hash of contents.
-        stamps: The stamp of that file for each hash of contents of a file that was not changed just before the scan.
         digest: Hash of all entries: two bundles have the same digest if and only if they have the same entries.
         notes: Sentences for the user: files that were left out, and directories that make the bundle large.
         relays: The hosts that receive contents of this bundle from each other.
@@ -64,7 +63,6 @@ class Bundle:
     sources: dict[str, Path]
     digest: str
     notes: tuple[str, ...] = ()
-    stamps: dict[str, Stamp] = field(default_factory=dict)
     relays: RelayTree = field(default_factory=RelayTree, repr=False, compare=False)
     _streams: dict[tuple[int, tuple[str, ...]], Stream] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -93,7 +91,7 @@ class Bundle:
             KeyError: a hash is not in this bundle.
         """
         sizes = {entry.sha256: entry.size for entry in self.entries}
-        contents = [Content(self.sources[sha], sha, sizes[sha], self.stamps.get(sha)) for sha in hashes]
+        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in hashes]
         with self._lock:
             key = (offset, tuple(hashes))
             if key not in self._streams:
@@ -477,24 +475,21 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
     paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
-    stamps: dict[str, Stamp] = {}
     for path in sorted(paths):
         item = paths[path]
         if item.kind in (EntryKind.LINK, EntryKind.DIRECTORY):
             entries.append(Entry(path, item.kind, item.mode, target=item.target))
             continue
         try:
-            sha, size, stamp = hashes.hash(str(item.source))
+            sha, size = hashes.hash(str(item.source))
         except FileNotFoundError:
             tree.skipped[path] = _VANISHED
             continue
         except OSError as error:
             raise _unreadable(item.source, error) from error
         entries.append(Entry(path, item.kind, item.mode, size, sha))
-        if sha not in sources:
-            sources[sha] = item.source
-            stamps.update({sha: stamp} if stamp is not None else {})
-    return Bundle(SharedList(entries), sources, _digest(entries), _notes(tree), stamps)
+        sources.setdefault(sha, item.source)
+    return Bundle(SharedList(entries), sources, _digest(entries), _notes(tree))
 
 
 def _digest(entries: Sequence[Entry]) -> str:

@@ -47,12 +47,10 @@ class HashedFile(NamedTuple):
     Attributes:
         sha256: Hash of the content.
         size: Size in bytes.
-        stamp: While the file has this stamp, it has this content; None: nothing can be concluded from its stamp.
     """
 
     sha256: str
     size: int
-    stamp: Stamp | None
 
 
 class HashCache:
@@ -96,12 +94,11 @@ class HashCache:
         cached = self._old.get(path)
         if cached is not None and cached[:-1] == [*stamp]:
             self._used[path] = cached
-            return HashedFile(str(cached[-1]), stamp.size, stamp)
+            return HashedFile(str(cached[-1]), stamp.size)
         digest, size = hash_file(path, *is_over)
-        if size != stamp.size or not stamp.is_settled(began_ns):
-            return HashedFile(digest, size, None)
-        self._used[path] = [*stamp, digest]
-        return HashedFile(digest, size, stamp)
+        if size == stamp.size and stamp.is_settled(began_ns):
+            self._used[path] = [*stamp, digest]
+        return HashedFile(digest, size)
 
     def save(self) -> None:
         """Write the hashes that were used, and older ones up to the limit."""

@@ -15,9 +15,9 @@ import pytest
 
 from fleet.errors import UsageError
 from fleet.remote.upload import bundle as bundle_module
-from fleet.remote.upload import hashes, stream
+from fleet.remote.upload import hashes
 from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
-from fleet.remote.upload.stream import Piece, Stream
+from fleet.remote.upload.stream import Piece
 from fleet.results.target import Target
 from train.agent.files.blocks import BLOCK_BYTES, unpack_block
 from train.agent.files.contents import check_entries, hash_file
@@ -506,50 +506,13 @@ def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -
     assert unpacked(pieces) == b"first line\n"
 
 
-def test_an_unchanged_file_is_not_hashed_again_while_it_is_sent(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
-    put(root / "a", b"content")
-    with scanned(root) as bundle:
-        monkeypatch.setattr("hashlib.sha256", lambda: None)
-        assert unpacked(list(bundle.compress([bundle.entries[0].sha256]).pieces())) == b"content"
-
-
-@pytest.mark.parametrize("change", ["same size", "longer"])
-def test_a_change_while_a_file_is_sent_is_found(root: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    monkeypatch.setattr(hashes, "SETTLED_NS", -1)
-    file = put(root / "a", b"0" * BLOCK_BYTES)
-    with scanned(root) as bundle:
-        entry = bundle.entries[0]
-        blocks = stream._blocks(stream.Content(file, entry.sha256, entry.size, bundle.stamps[entry.sha256]))
-        next(blocks)
-        with file.open("r+b" if change == "same size" else "ab") as changed:
-            changed.write(b"1")
-        if change == "longer":
-            assert list(blocks) == []
-            return
-        with pytest.raises(UsageError, match="a changed while it was being sent"):
-            list(blocks)
-
-
-def test_blocks_are_sent_as_they_are_while_a_host_waits_for_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_COMPRESSED_FIRST", 1)
-    monkeypatch.setattr(Stream, "is_awaited", True)
-    content = b"text" * (BLOCK_BYTES // 4)
-    put(root / "a", content * 3)
-    with scanned(root) as bundle:
-        pieces = list(bundle.compress([bundle.entries[0].sha256]).pieces())
-    assert unpacked(pieces) == content * 3
-    assert [piece.size for piece in pieces] == [BLOCK_BYTES, 0, 0]
-
-
 def test_large_contents_for_hosts_on_this_computer_are_not_compressed(root: Path) -> None:
     content = b"text" * (5 << 20)
     put(root / "a", content)
     with scanned(root) as bundle:
         pieces = list(bundle.compress([bundle.entries[0].sha256], is_local=True).pieces())
     assert unpacked(pieces) == content
-    assert {piece.size for piece in pieces[:16]} == {BLOCK_BYTES}
-    assert {piece.size for piece in pieces[16:]} == {0}
+    assert {piece.size for piece in pieces} == {0}
 
 
 def test_closing_ends_the_compression(root: Path) -> None:

@@ -92,4 +92,3 @@ def test_an_old_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cache.save()
     monkeypatch.setattr(hashes, "hash_file", lambda _path: pytest.fail("it was read again"))
     assert HashCache(tmp_path / "hashes.json").hash(str(file)) == first
-    assert first.stamp is not None
