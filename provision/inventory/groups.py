@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from provision.inventory.errors import InventoryError, Location
@@ -112,11 +113,9 @@ class Groups:
                 hint="use another group",
             )
         if parent in self.descendants(child):
-            message = (
-                f"group {child!r} contains itself"
-                if parent == child
-                else f"groups {parent!r} and {child!r} contain each other"
-            )
+            message = f"groups {parent!r} and {child!r} contain each other"
+            if parent == child:
+                message = f"group {child!r} contains itself"
             raise InventoryError(message, location=location, hint="remove one of them from the other's children")
         self.groups[parent].children[child] = None
 
@@ -133,9 +132,8 @@ class Groups:
         try:
             group.priority = int(setting.value)
         except (TypeError, ValueError):
-            raise InventoryError(
-                f"ansible_group_priority of group {name!r} is not a whole number", location=setting.location
-            ) from None
+            message = f"ansible_group_priority of group {name!r} is not a whole number"
+            raise InventoryError(message, location=setting.location) from None
 
     def close(self) -> None:
         """Add groups without a parent to ``all``, and hosts without a group to ``ungrouped``."""
@@ -143,25 +141,20 @@ class Groups:
         for group in self.groups.values():
             if group.name != "all" and group.name not in contained:
                 self.groups["all"].children[group.name] = None
-        ungrouped = self.groups["ungrouped"].hosts
-        grouped = {
-            host for name, group in self.groups.items() if name not in ("all", "ungrouped") for host in group.hosts
-        }
-        for host in self.hosts:
-            if host in grouped:
-                ungrouped.pop(host, None)
-            else:
-                ungrouped[host] = None
+        named = [group for name, group in self.groups.items() if name not in ("all", "ungrouped")]
+        grouped = {host for group in named for host in group.hosts}
+        ungrouped = dict.fromkeys(self.groups["ungrouped"].hosts) | dict.fromkeys(self.hosts)
+        self.groups["ungrouped"].hosts = {host: None for host in ungrouped if host not in grouped}
 
     def descendants(self, name: str) -> list[str]:
         """Return the group `name` and all groups in it: direct children first, then their children."""
-        reached = {name: None}
-        level = [name]
-        while level:
-            inner = [child for parent in level for child in self.groups[parent].children]
-            level = [child for child in dict.fromkeys(inner) if child not in reached]
-            reached.update(dict.fromkeys(level))
-        return list(reached)
+        reached = [name]
+        known = {name}
+        for parent in reached:  # grows meanwhile
+            inner = [child for child in self.groups[parent].children if child not in known]
+            known.update(inner)
+            reached += inner
+        return reached
 
     def members(self, name: str) -> list[str]:
         """Return the hosts of the group `name` and of all groups in it, in their order."""
@@ -173,18 +166,10 @@ class Groups:
         Groups are ordered by depth, then by ``ansible_group_priority``, then by name.
         """
         depths = dict.fromkeys(self.groups, 0)
-        waiting = dict.fromkeys(self.groups, 0)
-        for group in self.groups.values():
-            for child in group.children:
-                waiting[child] += 1
-        ready = [name for name, count in waiting.items() if not count]
-        while ready:
-            name = ready.pop()
+        inner_first = TopologicalSorter({name: group.children for name, group in self.groups.items()}).static_order()
+        for name in reversed(list(inner_first)):
             for child in self.groups[name].children:
                 depths[child] = max(depths[child], depths[name] + 1)
-                waiting[child] -= 1
-                if not waiting[child]:
-                    ready.append(child)
         yield from sorted(self.groups.values(), key=lambda each: (depths[each.name], each.priority, each.name))
 
     def _set(self, settings: Settings, owner: str, variable: str, setting: Setting) -> None:

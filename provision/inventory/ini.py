@@ -8,6 +8,7 @@ parse as such, else text. ``#`` and ``;`` begin a comment at the start of a line
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import shlex
 import warnings
@@ -39,8 +40,6 @@ def read_ini(text: str, path: Path) -> Groups:
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
         if stripped and stripped[0] not in "#;":
-            if len(stripped) > _LINE_MAX:
-                raise InventoryError(f"a line with {len(stripped):,} characters", location=Location(path, number))
             form.line(stripped, Location(path, number))
     form.close()
     return form.groups
@@ -57,6 +56,7 @@ class _IniForm:
         self.groups = Groups(Location(path))
         self._group = "ungrouped"
         self._kind = "hosts"
+        self._location = Location(path)
         # Groups that are named before they are declared, by parent and location. A child is ordered among the others
         # when it is declared.
         self._parents: dict[str, dict[str, Location]] = {}
@@ -64,14 +64,19 @@ class _IniForm:
 
     def line(self, text: str, location: Location) -> None:
         """Read a line that is neither empty nor a comment."""
+        self._location = location
+        if len(text) > _LINE_MAX:
+            raise self._error(f"a line with {len(text):,} characters")
         if text.startswith("[") and not (self._kind == "hosts" and _is_host_line(text)):
-            self._section(text, location)
+            self._section(text)
         elif self._kind == "hosts":
-            self._host(text, location)
+            self._host(text)
         elif self._kind == "children":
-            self._child(text, location)
+            self._child(text)
         else:
-            self._variable(text, location)
+            hint = f"list hosts under [{self._group}], variables under [{self._group}:vars]"
+            name, setting = self._assignment(text, f"in [{self._group}:vars]", hint)
+            self.groups.set_group(self._group, name, setting)
 
     def close(self) -> None:
         """End the file, and check that every group that is named is declared.
@@ -79,108 +84,80 @@ class _IniForm:
         Raises:
             InventoryError: a group is not declared.
         """
-        missing = [
-            (location, child, f"[{parent}:children]")
-            for child, parents in self._parents.items()
-            for parent, location in parents.items()
-        ]
-        missing += [(location, name, f"[{name}:vars]") for name, location in self._variables.items()]
+        missing = [(location, name, f"[{name}:vars]") for name, location in self._variables.items()]
+        for child, parents in self._parents.items():
+            missing += [(location, child, f"[{parent}:children]") for parent, location in parents.items()]
         if missing:
-            location, name, section = min(missing, key=lambda entry: entry[0].line)
-            raise InventoryError(
-                f"{section} requires the undefined group {name!r}",
-                location=location,
-                hint=f"add a section [{name}], or correct the name",
-            )
+            self._location, name, section = min(missing, key=lambda entry: entry[0].line)
+            hint = f"add a section [{name}], or correct the name"
+            raise self._error(f"{section} requires the undefined group {name!r}", hint)
         self.groups.close()
 
-    def _section(self, text: str, location: Location) -> None:
+    def _error(self, message: str, hint: str = "") -> InventoryError:
+        return InventoryError(message, location=self._location, hint=hint)
+
+    def _section(self, text: str) -> None:
         match = _SECTION.fullmatch(text)
         if not match:
-            raise InventoryError(
-                f"{text!r} is not a section",
-                location=location,
-                hint="write [GROUP], [GROUP:children], or [GROUP:vars], without spaces",
-            )
+            hint = "write [GROUP], [GROUP:children], or [GROUP:vars], without spaces"
+            raise self._error(f"{text!r} is not a section", hint)
         name, kind = match[1], match[2] or "hosts"
         if kind not in ("hosts", "children", "vars"):
-            raise InventoryError(
-                f"unknown kind of section [{name}:{kind}]",
-                location=location,
-                hint=f"write [{name}], [{name}:children], or [{name}:vars]",
-            )
+            hint = f"write [{name}], [{name}:children], or [{name}:vars]"
+            raise self._error(f"unknown kind of section [{name}:{kind}]", hint)
         if kind == "vars" and name not in self.groups.groups:
-            self._variables[name] = location
-        self.groups.group(name, location)
+            self._variables[name] = self._location
+        self.groups.group(name, self._location)
         if kind != "vars":
             self._variables.pop(name, None)
             for parent, named in self._parents.pop(name, {}).items():
                 self.groups.add_child(parent, name, named)
         self._group, self._kind = name, kind
 
-    def _host(self, text: str, location: Location) -> None:
+    def _host(self, text: str) -> None:
         try:
-            words = shlex.split(text, comments=True)
+            word, *assignments = shlex.split(text, comments=True)
         except ValueError:
-            raise InventoryError("unbalanced quotes", location=location) from None
-        settings = [self._assignment(word, location) for word in words[1:]]
-        user, at, rest = words[0].partition("@")
+            raise self._error("unbalanced quotes") from None
+        rule = "write one host per line, and its variables without spaces around the ="
+        settings = [self._assignment(assignment, "after a host name", rule) for assignment in assignments]
+        user, at, rest = word.partition("@")
         hint = f"write {rest} ansible_user={user}" if at else ""
-        self.groups.add_hosts(words[0], self._group, location, settings, hint)
+        self.groups.add_hosts(word, self._group, self._location, settings, hint)
 
-    def _assignment(self, word: str, location: Location) -> tuple[str, Setting]:
-        variable, equals, value = word.partition("=")
+    def _assignment(self, text: str, place: str, hint: str) -> tuple[str, Setting]:
+        name, equals, value = text.partition("=")
         if not equals:
-            raise InventoryError(
-                f"{word!r} after a host name is not variable=value",
-                location=location,
-                hint="write one host per line, and its variables without spaces around the =",
-            )
-        return variable, Setting(literal(value), location)
+            raise self._error(f"{text!r} {place} is not variable=value", hint)
+        if self._kind == "vars":
+            name, value = name.strip(), value.strip()
+        return name, Setting(literal(value), self._location)
 
-    def _child(self, text: str, location: Location) -> None:
+    def _child(self, text: str) -> None:
         match = _CHILD.fullmatch(text)
         if not match:
-            raise InventoryError(
-                f"{text!r} is not a valid group name", location=location, hint="write one group per line"
-            )
-        child = match[1]
-        if child in self.groups.groups:
-            self.groups.add_child(self._group, child, location)
+            raise self._error(f"{text!r} is not a valid group name", "write one group per line")
+        if match[1] in self.groups.groups:
+            self.groups.add_child(self._group, match[1], self._location)
         else:
-            self._parents.setdefault(child, {}).setdefault(self._group, location)
-
-    def _variable(self, text: str, location: Location) -> None:
-        variable, equals, value = text.partition("=")
-        if not equals:
-            raise InventoryError(
-                f"{text!r} in [{self._group}:vars] is not variable=value",
-                location=location,
-                hint=f"list hosts under [{self._group}], variables under [{self._group}:vars]",
-            )
-        self.groups.set_group(self._group, variable.strip(), Setting(literal(value.strip()), location))
+            self._parents.setdefault(match[1], {}).setdefault(self._group, self._location)
 
 
 def literal(text: str) -> Any:
     """Return the Python literal that `text` is, or `text` itself."""
-    if len(text) > TEXT_MAX:
-        return text
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-    return value if isinstance(value, _LITERALS) else text
+    if len(text) <= TEXT_MAX:
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = ast.literal_eval(text)
+            if isinstance(value, _LITERALS):
+                return value
+    return text
 
 
 def _is_host_line(text: str) -> bool:
     """Return True if a line that begins with a bracket is a host, ``[1:3].lab`` or ``[2001:db8::1]:22``."""
     word = text.split(maxsplit=1)[0]
-    if _SECTION.fullmatch(word):
-        return False
-    try:
-        expand_host(word)
-    except ValueError:
-        return False
-    return True
+    with contextlib.suppress(ValueError):
+        return not _SECTION.fullmatch(word) and bool(expand_host(word))
+    return False

@@ -40,12 +40,11 @@ def _select(groups: Groups, limit: str) -> list[str]:
     chosen: set[str] = set()
     for pattern in plain or ["all"]:
         chosen |= set(_named(groups, pattern))
-    for pattern in patterns:
-        if pattern[0] == "&":
-            chosen &= set(_named(groups, pattern[1:]))
-    for pattern in patterns:
-        if pattern[0] == "!":
-            chosen -= set(_named(groups, pattern[1:]))
+    for pattern in sorted(
+        (word for word in patterns if word not in plain), reverse=True, key=lambda word: word[0] == "&"
+    ):
+        named = set(_named(groups, pattern[1:]))
+        chosen = chosen & named if pattern[0] == "&" else chosen - named
     if not chosen:
         raise _nothing(groups, patterns)
     return [host for host in groups.members("all") if host in chosen]
@@ -65,8 +64,7 @@ def split(limit: str) -> list[str]:
     for pattern in patterns:
         if pattern.startswith("@"):
             raise InventoryError(
-                f"files are not supported in --limit: {pattern!r}",
-                hint="give hosts and groups, separated by commas",
+                f"files are not supported in --limit: {pattern!r}", hint="give hosts and groups, separated by commas"
             )
         if pattern in ("&", "!", "~", "&~", "!~"):
             raise InventoryError(f"{pattern!r} in --limit {limit!r} requires a name")
@@ -93,10 +91,8 @@ def _matching(groups: Groups, pattern: str) -> list[str]:
     expression = _expression(pattern)
     named = [name for name in groups.groups if expression.match(name)]
     hosts = [host for name in named for host in groups.members(name)]
-    if pattern.startswith("~") or any(sign in pattern for sign in ".?*["):
+    if not named or pattern.startswith("~") or any(sign in pattern for sign in ".?*["):
         hosts += [host for host in groups.hosts if expression.match(host)]
-    elif not named:
-        hosts = [host for host in groups.hosts if expression.match(host)]
     if not named and not hosts:
         raise _unknown(groups, pattern)
     return hosts
