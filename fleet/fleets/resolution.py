@@ -191,7 +191,7 @@ def _new_spec(request: UpRequest) -> FleetSpec:
     python, packages = (
         _environment(request, _default_packages(options)) if kind.remote else _local_environment(request)
     )
-    is_of_file = python and not (given.python or kind.remote)
+    is_of_file = defaults.python and not (given.python or kind.remote)
     return FleetSpec(
         name=request.fleet,
         provider=provider,

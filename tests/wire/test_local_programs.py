@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.program import Program
+from tests.program import Program, lines_of
 from tests.wire.machines import Lab, lab
 from tests.wire.test_inventory import run_at_terminal
 
@@ -69,6 +70,21 @@ def test_an_interpreter_that_changes_while_the_fleet_is_up_does_not_run(program:
 def test_a_typed_interpreter_is_not_asked_about(program: Program) -> None:
     python_of(program)
     assert "names a program" not in program.run("up", "--dry-run", "--python", sys.executable).err
+
+
+def test_scripts_run_in_the_active_environment_if_it_has_tensorflow(program: Program, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "tensorflow").mkdir()
+    (site / "tensorflow" / "__init__.py").touch()
+    program.script("task.py", "import sys\nprint('PREFIX', sys.prefix)\n")
+    created = program.run("up", "--workers", "1", env={"VIRTUAL_ENV": str(environment)})
+    python = environment / "bin" / "python"
+    assert f"scripts run with {python}, the interpreter of the active environment" in created.err
+    ran = program.run("train", "task.py")
+    assert lines_of(ran, "worker-0")[-1] == f"PREFIX {environment}"
+    assert "already up with other settings" not in program.run("up").err  # also if it is not active any more
 
 
 def test_an_ssh_configuration_of_an_inventory_runs_nothing_before_it_is_accepted(

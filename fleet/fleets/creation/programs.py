@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Note, Sink
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.resolution import UpRequest, active_environment
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
@@ -29,6 +29,8 @@ def confirm_programs(
             sink.emit(Note(f"settings: {file}"))
         if defaults.packages and not spec.options.remote:
             sink.emit(Note(f"packages of {file} are not installed: the fleet is on this computer"))
+    if record is None and spec.python and spec.python == active_environment():
+        sink.emit(Note(f"scripts run with {spec.python}, the interpreter of the active environment"))
     accepted = AcceptedPrograms(services.store.root / "programs")
     missing = accepted.missing(services.provider(spec.options, keep=False).programs(spec))
     for each in missing:

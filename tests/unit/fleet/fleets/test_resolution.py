@@ -341,4 +341,6 @@ def test_a_local_fleet_uses_the_active_environment_if_it_has_tensorflow(
     (package / "__init__.py").touch()
     assert asked(settings()).python == str(python)
     assert asked(settings(python="/usr/bin/python3")).python == "/usr/bin/python3"
+    of_file = replace(settings(workers=3), file=tmp_path / "fleet.toml")
+    assert asked(settings(), of_file).python_source == ""  # the file does not name this program
     assert asked(settings(provider="gce")).python == ""
