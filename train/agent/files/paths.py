@@ -93,6 +93,7 @@ class HostPaths(_Roots):
     warm = _Path("warm")  # directory of the process from which tasks are forked
     venvs = _Path("venvs", of="common")  # directory of the virtual environments
     venvs_lock = _Path("venvs/lock", of="common")  # locked while a virtual environment is made
+    uv = _Path("uv/uv", of="common")  # the program, from the package index
     pip = _Path("pip", of="common")  # directory of the pip wheels that a client sent
 
     @property

@@ -28,6 +28,7 @@ from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
+from train.agent.packages.uv import Uv
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import PipSource, Refusal
 
@@ -152,6 +153,7 @@ class Venvs:
         self._session = {name: value for name, value in session.items() if name not in _REMOVED_VARIABLES}
         self._steps = steps
         self._source = source
+        self._uv: Optional[Uv] = None
 
     def locate(self, spec: EnvironmentSpec, base: Base) -> VenvPaths:
         """Return the paths of the requested environment."""
@@ -237,6 +239,7 @@ class Venvs:
         self._steps.report_step("creating the environment", f"Python {base.version}")
         disk.remove_tree(paths.directory)
         disk.make_directory(paths.directory)
+        self._uv = None if base.base_directories else self._find_uv(paths)  # uv does not see packages below
         self._create_empty(paths, base)
         self._fill(paths, spec, base)
         disk.remove_tree(paths.scratch)
@@ -256,8 +259,23 @@ class Venvs:
         disk.write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
         self._install(paths)
 
+    def _find_uv(self, paths: VenvPaths) -> Optional[Uv]:
+        uv = Uv(self._host, self._pip_environment(paths), self._source, self._steps)
+        is_there = uv.is_there()
+        disk.remove_tree(paths.scratch)  # environments are created in empty directories
+        return uv if is_there else None
+
+    def _pip_environment(self, paths: VenvPaths) -> Dict[str, str]:
+        """Return the environment of pip; write the logins to which it refers."""
+        netrc = os.path.join(paths.scratch, "netrc")
+        disk.make_directory(paths.scratch)
+        disk.write_atomic(netrc, netrc_text(self._source).encode())
+        return pip_environment({**self._environment(), "TMPDIR": paths.scratch}, self._source, netrc)
+
     def _create_empty(self, paths: VenvPaths, base: Base) -> None:
         """Create an environment without packages."""
+        if self._uv is not None and self._uv.create(paths, base.path):
+            return
         output = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
         if output is not None:
             raise _no_environment(output, base)
@@ -270,13 +288,13 @@ class Venvs:
         return None if end.code == 0 else "\n".join(lines)
 
     def _install(self, paths: VenvPaths) -> None:
+        env = self._pip_environment(paths)
+        if self._uv is not None and self._uv.install(paths):
+            return
         watch = _PipWatch(paths, self._steps, self._source)
-        netrc = os.path.join(paths.scratch, "netrc")
-        disk.write_atomic(netrc, netrc_text(self._source).encode())
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
-        env = pip_environment({**self._environment(), "TMPDIR": paths.scratch}, self._source, netrc)
         try:
             end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=watch.on_lines)
         except OverdueError:

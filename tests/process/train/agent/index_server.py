@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import http.server
 import threading
 import urllib.error
@@ -22,6 +23,7 @@ class Server(http.server.ThreadingHTTPServer):
         paths: Paths or URLs of the requests that were answered.
         refused: Number of requests without the login.
         on_request: Called with each path.
+        digest: SHA-256 that the index names for every file; empty: the real one.
     """
 
     def __init__(self, packages: Path | None, login: str = "") -> None:
@@ -30,6 +32,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.login = login
         self.paths: list[str] = []
         self.refused = 0
+        self.digest = ""
         self.on_request: Callable[[str], None] = lambda _path: None
 
     @property
@@ -48,12 +51,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.refused += 1
             self._answer(407 if is_proxy else 401, b"")
             return
-        self.server.paths.append(self.path)
+        if self.command != "HEAD":
+            self.server.paths.append(self.path)
         self.server.on_request(self.path)
         if is_proxy:
             self._answer(*self._forwarded())
         else:
             self._answer(200, self._content(urlsplit(self.path).path))
+
+    do_HEAD = do_GET  # noqa: N815 - name of http.server
 
     def _forwarded(self) -> tuple[int, bytes]:
         authorization = self.headers.get("Authorization")
@@ -72,14 +78,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if file.is_file():
             return file.read_bytes()
         files = sorted(item.name for item in self.server.packages.glob(f"{name.replace('-', '_')}-*"))
-        return "".join(f'<a href="/files/{item}">{item}</a>' for item in files).encode()
+        digests = {item: hashlib.sha256((self.server.packages / item).read_bytes()).hexdigest() for item in files}
+        return "".join(
+            f'<a href="/files/{item}#sha256={self.server.digest or digests[item]}">{item}</a>' for item in files
+        ).encode()
 
     def _answer(self, code: int, data: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
         return

@@ -119,7 +119,7 @@ def test_an_index_without_tls_is_used_although_it_is_not_on_this_computer(connec
     with serve(packages) as proxy:  # it answers for all hosts
         source = PipSource("http://pypi.example.com:8080/simple", proxy=f"http://{proxy.location}")
         assert done(agent, requirements="adds", source=source).made
-        assert proxy.paths[0].startswith("http://pypi.example.com:8080/simple/adds")
+        assert any(path.startswith("http://pypi.example.com:8080/simple/adds") for path in proxy.paths)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""Test that hosts install packages with uv from their index, and with pip if they cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.process.train.agent.conftest import Connect
+from tests.process.train.agent.index_server import serve
+from tests.process.train.agent.packages.test_index import ENVIRONMENT, PASSWORD, USER
+from tests.process.train.agent.packages.test_packages import done, refused, without
+from tests.process.train.agent.wheels import wheel
+from tests.program import PYTHON
+from train.agent.protocol.records import Bootstrapped, PipSource
+
+DIRECT = {**ENVIRONMENT, "all_proxy": ""}
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    return tmp_path / "wheels"
+
+
+@pytest.fixture(scope="session")
+def uv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a wheel of uv."""
+    directory = tmp_path_factory.mktemp("uv")
+    command = [PYTHON, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(directory), "uv"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("uv cannot be downloaded")
+    (path,) = directory.iterdir()
+    return path
+
+
+def installer(answer: Bootstrapped, package: str) -> str:
+    """Return the program that installed a package."""
+    (path,) = Path(answer.python).parents[1].glob(f"lib/python*/site-packages/{package}-*.dist-info/INSTALLER")
+    return path.read_text().strip()
+
+
+def broken_uv(wheels: Path) -> None:
+    """Write a wheel of a uv that fails, newer than all others."""
+    name = f"uv-99.0.0-py3-none-manylinux_2_17_{os.uname().machine}.whl"
+    with zipfile.ZipFile(wheels / name, "w") as archive:
+        archive.writestr("uv-99.0.0.data/scripts/uv", "#!/bin/sh\nexit 1\n")
+
+
+def test_a_host_without_venv_ensurepip_and_pip_gets_uv_from_its_index(
+    connect: Connect, wheels: Path, tmp_path: Path, uv: Path
+) -> None:
+    wheel(wheels, "adds", "1.0")
+    shutil.copy(uv, wheels)
+    (wheels / "uv-999.0.0-py3-none-win_amd64.whl").touch()
+    agent, python = connect(env=DIRECT), without(tmp_path, "venv")
+    with serve(wheels, f"{USER}:{PASSWORD}") as index:
+        source = PipSource(f"http://{index.location}/simple", USER, PASSWORD)
+        answer = done(agent, requirements="adds", source=source, python=python)
+        assert installer(answer, "adds") == "uv"
+        assert done(agent, requirements="adds>=1", source=source, python=python).made
+        assert index.paths.count(f"/files/{uv.name}") == 1
+        refusal = refused(agent, requirements="adds\nnope", source=source, python=python)
+    assert refusal.reason == "pip finds no nope"  # what uv cannot install, pip explains
+    assert PASSWORD not in "".join(path.read_text("latin-1") for path in agent.root.rglob("*") if path.is_file())
+
+
+def test_pip_installs_the_packages_if_uv_cannot(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    agent = connect(env=DIRECT)
+    with serve(wheels) as index:
+        source = PipSource(f"http://{index.location}/simple")
+        assert installer(done(agent, requirements="adds", source=source), "adds") == "pip"
+        broken_uv(wheels)
+        assert installer(done(agent, requirements="adds>=1", source=source), "adds") == "pip"
+        assert (agent.root / "uv/uv").exists()
+
+
+def test_a_damaged_uv_is_not_used(connect: Connect, wheels: Path) -> None:
+    wheel(wheels, "adds", "1.0")
+    broken_uv(wheels)
+    agent = connect(env=DIRECT)
+    with serve(wheels) as index:
+        index.digest = "0" * 64
+        refused(agent, requirements="adds", source=PipSource(f"http://{index.location}/simple"))
+        assert any(path.startswith("/files/uv-99") for path in index.paths)
+    assert not (agent.root / "uv/uv").exists()

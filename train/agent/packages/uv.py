@@ -1,0 +1,93 @@
+"""Install packages with uv, in a third of pip's time, on hosts that can get it from their package index.
+
+uv does not read the settings of pip. A host that has others than the index gets its packages from pip.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, List, Optional
+
+from train.agent.files import disk
+from train.agent.files.paths import HostPaths, VenvPaths
+from train.agent.host.runner import OverdueError, Steps, run, run_quietly
+from train.agent.injected import read_source
+from train.agent.protocol.records import PipSource
+
+_PUBLIC_INDEX = "https://pypi.org/simple"
+_FETCH_DEADLINE_S = 300.0
+_DEADLINE_S = 900.0  # without a line, or a change of the free disk space
+_CONFIGURATIONS = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.config/pip/pip.conf", "~/.pip/pip.conf")
+# Variables of pip that uv replaces, or that change nothing about the packages.
+_REPLACED = {
+    *("PIP_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "PIP_NO_INPUT", "PIP_USER", "PIP_PROXY"),
+    *("PIP_DISABLE_PIP_VERSION_CHECK", "PIP_PROGRESS_BAR", "PIP_ROOT_USER_ACTION", "PIP_REQUIRE_VIRTUALENV"),
+    *("PIP_CACHE_DIR", "PIP_TRUSTED_HOST", "PIP_NO_CACHE_DIR", "PIP_BREAK_SYSTEM_PACKAGES", "PIP_CONFIG_FILE"),
+}
+
+
+class Uv:
+    """uv on this host.
+
+    Args:
+        host: Paths of the fleet.
+        environment: Variables for pip, with the index, the proxy, and the file of logins.
+        source: The index of the fleet.
+        steps: Reports the progress.
+    """
+
+    def __init__(self, host: HostPaths, environment: Dict[str, str], source: PipSource, steps: Steps) -> None:
+        self._path = host.uv
+        self._steps = steps
+        self._index = source.index_url or environment.get("PIP_INDEX_URL") or _PUBLIC_INDEX
+        configuration = environment.get("PIP_CONFIG_FILE")
+        files = [os.path.expanduser(path) for path in ([configuration] if configuration else _CONFIGURATIONS)]
+        is_configured = any(os.path.isfile(path) for path in files)
+        others = {name for name, value in environment.items() if name.startswith("PIP_") and value} - _REPLACED
+        self._is_usable = not is_configured and not others
+        self._environment = {name: value for name, value in environment.items() if not name.startswith("PIP_")}
+        self._environment.update(
+            UV_DEFAULT_INDEX=self._index,
+            UV_NO_CONFIG="1",
+            UV_PYTHON_DOWNLOADS="never",
+            UV_COMPILE_BYTECODE_TIMEOUT="0",
+        )
+        if environment.get("PIP_CERT"):
+            self._environment["SSL_CERT_FILE"] = environment["PIP_CERT"]
+
+    def is_there(self) -> bool:
+        """Return whether this host has uv; download it if it is missing."""
+        if self._is_usable and not os.access(self._path, os.X_OK):
+            self._steps.report_step("receiving uv")
+            disk.make_directory(os.path.dirname(self._path))
+            command = [sys.executable, "-I", "-c", read_source("fetch_uv"), self._index, self._path]
+            run_quietly(command, self._environment, self._steps, _FETCH_DEADLINE_S)
+        self._is_usable = self._is_usable and os.access(self._path, os.X_OK)
+        return self._is_usable
+
+    def create(self, paths: VenvPaths, python: str) -> bool:
+        """Create an environment without packages; return whether it worked."""
+        command = [self._path, "venv", "--quiet", "--python", python, paths.directory]
+        end, _ = run_quietly(command, self._environment, self._steps, _DEADLINE_S)
+        return end is not None and end.code == 0
+
+    def install(self, paths: VenvPaths) -> bool:
+        """Install the requirements of an environment; return whether it worked: if not, pip finds out why."""
+        lists = ["-r", paths.requirements, "-c", paths.constraints]
+        command = [self._path, "pip", "install", "--compile-bytecode", "--python", paths.python, *lists]
+        cache = os.path.join(paths.scratch, "uv")  # its files become those of the environment
+        free = [0]
+
+        def on_lines(lines: List[str]) -> Optional[bool]:
+            before, (free[0], _) = free[0], disk.free_space(paths.directory)
+            shown = [line.strip() for line in lines if line.strip()]
+            self._steps.report_step("installing packages", shown[-1] if shown else "")
+            return bool(lines) or free[0] != before
+
+        environment = {**self._environment, "UV_CACHE_DIR": cache, "TMPDIR": paths.scratch}
+        try:
+            end = run(command, environment, paths.directory, self._steps, deadline_s=_DEADLINE_S, on_lines=on_lines)
+        except OverdueError:
+            return False
+        return end.code == 0
