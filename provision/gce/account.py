@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.budget import CREATE, CREATED, START
 from provision.gce.api import batch
-from provision.gce.api.client import Api, ApiError, Json, answer_failures
+from provision.gce.api.client import Api
+from provision.gce.api.messages import ApiError, from_json, from_operation, is_done, to_json
 from provision.gce.api.price_list import PriceList
-from provision.gce.api.resources import created_count, in_order, instance, our_name, owned, place_of, zone_of
+from provision.gce.api.resources import created_count, in_order, instance, our_name, place_of, zone_of
 from provision.gce.catalog.prices import Prices, table
-from provision.gce.diagnosis import SILENT_ZONE, Diagnosis, Failure, diagnose, from_operation
+from provision.gce.diagnosis import SILENT_ZONE, Diagnosis, Failure, diagnose
 from provision.gce.options import GceOptions
 from provision.ledger import entry, is_new
 from provision.model import Instance
@@ -46,7 +49,7 @@ def separate_id(request_id: str, name: str) -> str:
     return str(uuid.uuid5(uuid.UUID(request_id), name))
 
 
-def _created(intent: Mapping[str, Any], ended: Sequence[Json], *, is_recent: bool) -> int | None:
+def _created(intent: Mapping[str, Any], ended: Sequence[compute_v1.Operation], *, is_recent: bool) -> int | None:
     """Return the number of instances that the operations of an intent created; None: all, or unknown.
 
     Args:
@@ -60,7 +63,7 @@ def _created(intent: Mapping[str, Any], ended: Sequence[Json], *, is_recent: boo
         return 0
     if not intent.get("separate"):
         return created_count(ended[0])
-    created = sum("error" not in operation for operation in ended)
+    created = sum(not operation.error.errors for operation in ended)
     return created if created < len(intent["names"]) else None
 
 
@@ -112,13 +115,13 @@ class Account:
         if self.price_list:
             self.prices = self.price_list.current(cloud)
 
-    def resources(self, fleet: str | None) -> list[Json]:
+    def resources(self, fleet: str | None) -> list[compute_v1.Instance]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""
         query = f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
         listing = self.api.instances(query)
         self.silent = listing.silent
         self.require(listing.silent & self.tried(fleet) if fleet else listing.silent)
-        return owned(listing, self.owner)
+        return [resource for resource in listing if resource.labels.get("fleet-owner") == self.owner]
 
     def tried(self, fleet: str) -> frozenset[str]:
         """Return the zones in which instances of a fleet were requested, and the regions of its policies."""
@@ -132,11 +135,11 @@ class Account:
         if silent:
             raise ApiError([Failure(code=SILENT_ZONE, message=f"{', '.join(sorted(silent))} did not answer")])
 
-    def named(self, fleet: str) -> dict[str, Json]:
+    def named(self, fleet: str) -> dict[str, compute_v1.Instance]:
         """Return the instances of a fleet by their names within the fleet."""
         return {our_name(resource): resource for resource in self.resources(fleet)}
 
-    def convert(self, resources: Iterable[Json]) -> list[Instance]:
+    def convert(self, resources: Iterable[compute_v1.Instance]) -> list[Instance]:
         """Return instances of the API as Instances, by fleet and index, with times of this computer's clock."""
         return in_order(
             instance(resource, self.prices, self.disk_type, ahead_s=self.api.ahead_s) for resource in resources
@@ -230,16 +233,16 @@ class Account:
         latest = float(intent.get("at", 0.0)) + self.api.timing.retry_s
         return self.given_up.get(intent["request_id"], latest)
 
-    def _ended(self, intent: Mapping[str, Any], activity: str, *, arrived: bool) -> list[Json] | None:
+    def _ended(self, intent: Mapping[str, Any], activity: str, *, arrived: bool) -> list[compute_v1.Operation] | None:
         """Wait for the operations of an intent, and return them; None: one of them is that of a queued instance."""
         begun = self._operations_of(intent, arrived=arrived)
         if not intent.get("separate"):
             return [self.api.wait(operation, activity) for operation in begun]
         self.await_operations(begun, activity, or_queued=True)
-        ended = [operation for operation in self._operations_of(intent) if operation.get("status") == "DONE"]
+        ended = [operation for operation in self._operations_of(intent) if is_done(operation)]
         return ended if len(ended) >= len(begun) else None
 
-    def _operations_of(self, intent: Mapping[str, Any], *, arrived: bool = False) -> list[Json]:
+    def _operations_of(self, intent: Mapping[str, Any], *, arrived: bool = False) -> list[compute_v1.Operation]:
         """Return the operations that a request started; Compute Engine may not list a new one yet.
 
         Args:
@@ -254,10 +257,10 @@ class Account:
         left_s = min(timing.settle_s, sent + timing.settle_s - self.clock())  # the clock may have been set back
         if arrived and self._may_arrive(intent):
             left_s = self._latest_arrival(intent) - self.clock()
-        matches: list[Json] = []
+        matches: list[compute_v1.Operation] = []
         for _ in timing.polls(left_s):
             begun = self.api.operations(f'operationType="{intent["kind"]}"', str(intent.get("project", "")))
-            matches = [operation for operation in begun if operation.get("clientOperationId") in ids]
+            matches = [operation for operation in begun if operation.client_operation_id in ids]
             if len(matches) >= len(ids):
                 break
             self.require(begun.silent & places)
@@ -265,10 +268,10 @@ class Account:
 
     def queued(self) -> set[tuple[str, str]]:
         """Return zone and name of the instances of the project, of any owner, that wait for capacity."""
-        return {(zone_of(resource), str(resource["name"])) for resource in self.api.instances("status=PENDING")}
+        return {(zone_of(resource), resource.name) for resource in self.api.instances("status=PENDING")}
 
     def await_operations(
-        self, operations: Sequence[Json], activity: str, *, or_queued: bool = False
+        self, operations: Sequence[compute_v1.Operation], activity: str, *, or_queued: bool = False
     ) -> list[Failure]:
         """Wait until all of `operations` are done.
 
@@ -283,39 +286,43 @@ class Account:
         Raises:
             ApiError: they take too long.
         """
-        done = {operation["name"]: operation for operation in operations if operation.get("status") == "DONE"}
-        left = {operation["name"]: operation for operation in operations if operation["name"] not in done}
-        kinds = {operation.get("operationType", "") for operation in operations}
+        done = {operation.name: operation for operation in operations if is_done(operation)}
+        left = {operation.name: operation for operation in operations if operation.name not in done}
+        kinds = {operation.operation_type for operation in operations}
 
         def are_done() -> bool:
             for kind in kinds if left else ():
                 for operation in self.api.operations(f'operationType="{kind}"'):
-                    if operation["name"] in left and operation.get("status") == "DONE":
-                        done[operation["name"]] = operation
-                        del left[operation["name"]]
+                    if operation.name in left and is_done(operation):
+                        done[operation.name] = operation
+                        del left[operation.name]
             if not left or not or_queued:
                 return not left
             queued = self.queued()
-            return all(place_of(str(operation.get("targetLink", ""))) in queued for operation in left.values())
+            return all(place_of(operation.target_link) in queued for operation in left.values())
 
         self.api.until(are_done, activity)
         return [failure for operation in done.values() for failure in from_operation(operation)]
 
-    def call(self, resource: Json, method: str, body: Json | None = None, **query: str) -> batch.Call:
+    def call(self, resource: compute_v1.Instance, method: str, message: Any = None, **query: str) -> batch.Call:
         """Return the call of a method of an instance, for `change`; `query` has its parameters."""
-        words = ("zones", zone_of(resource), "instances", str(resource["name"]), method)
-        return batch.Call("POST", self.api.path(*words, **{"requestId": str(uuid.uuid4()), **query}), body)
+        words = ("zones", zone_of(resource), "instances", resource.name, method)
+        return batch.Call(
+            "POST",
+            self.api.path(*words, **{"requestId": str(uuid.uuid4()), **query}),
+            to_json(message) if message else None,
+        )
 
-    def guest_attributes(self, resources: Sequence[Json], namespace: str) -> list[batch.Answer]:
+    def guest_attributes(self, resources: Sequence[compute_v1.Instance], namespace: str) -> list[batch.Answer]:
         """Return the answers with the guest attributes of instances, all in one request."""
-        paths = [("zones", zone_of(each), "instances", str(each["name"]), "getGuestAttributes") for each in resources]
+        paths = [("zones", zone_of(each), "instances", each.name, "getGuestAttributes") for each in resources]
         return self.api.batch(
             [batch.Call("GET", self.api.path(*words, queryPath=f"{namespace}/")) for words in paths]
         )
 
-    def consoles(self, resources: Sequence[Json]) -> list[batch.Answer]:
+    def consoles(self, resources: Sequence[compute_v1.Instance]) -> list[batch.Answer]:
         """Return the answers with the output of the serial consoles of instances, all in one request."""
-        paths = [("zones", zone_of(each), "instances", str(each["name"]), "serialPort") for each in resources]
+        paths = [("zones", zone_of(each), "instances", each.name, "serialPort") for each in resources]
         return self.api.batch([batch.Call("GET", self.api.path(*words, port="1")) for words in paths])
 
     def change(self, calls: Sequence[batch.Call], activity: str) -> None:
@@ -327,8 +334,8 @@ class Account:
         if not calls:
             return
         answers = self.api.batch(calls)
-        refused = [failure for answer in answers if answer.status != 404 for failure in answer_failures(answer)]
-        begun = [answer.body for answer in answers if answer.status < 400]
+        refused = [failure for answer in answers if answer.status != 404 for failure in answer.failures]
+        begun = [from_json(compute_v1.Operation, answer.body) for answer in answers if answer.status < 400]
         refused += self.await_operations(begun, activity)
         if refused:
             raise ApiError(refused)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.gce.access import os_login
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
 from provision.gce.api.iam import permitted
+from provision.gce.api.messages import ApiError
 from provision.gce.api.requests import IMAGE, SEAL
 from provision.gce.api.resources import our_name
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, has_gpus, resolved
@@ -63,11 +65,11 @@ def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
     api = account.api
     project, base, baked = api.together(api.get_project, lambda: api.image(cloud.image), lambda: listed(api))
     name = image_name(content(spec, cloud, os_login.login_of(account, cloud, project)), base)
-    existing = next((image for image in baked if image["name"] == name), None)
-    if existing is not None and existing.get("status") == PENDING:
+    existing = next((image for image in baked if image.name == name), None)
+    if existing is not None and existing.status == PENDING:
         existing = _await_end(account, name)
     host = replace(spec, workers=1, options=_host(cloud))
-    if existing is not None and existing.get("status") == READY:
+    if existing is not None and existing.status == READY:
         return Baking(host, name, to_image(existing, account.prices))
     _check_permissions(account)
     return Baking(host, name)
@@ -129,38 +131,39 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
         )
     stop(account, [resource], progress)
     progress(worker, "creating the image")
-    failed = [image for image in listed(account.api) if image["name"] == name and image.get("status") not in _USABLE]
+    failed = [image for image in listed(account.api) if image.name == name and image.status not in _USABLE]
     delete_things(account, [of_image(account, image) for image in failed])
     login = os_login.login_of(account, cloud, account.api.get_project())
-    body = {
-        "name": name,
-        "description": mark("images", account.owner, account.user),
-        "sourceDisk": resource["disks"][0]["source"],
-        "labels": image_labels(FORMAT, content(spec, cloud, login), account.owner, account.user),
-    }
+    image = compute_v1.Image(
+        name=name,
+        description=mark("images", account.owner, account.user),
+        source_disk=resource.disks[0].source,
+        labels=image_labels(FORMAT, content(spec, cloud, login), account.owner, account.user),
+    )
     try:
         with account.request(spec.name, "insert", image=name) as request:
-            account.api.done(account.api.insert_image(body, request.id), f"creating image {name}")
+            operation = account.api.create(("global", "images"), image, request.id)
+            account.api.done(operation, f"creating image {name}")
     except ApiError as error:
         if error.status != _CONFLICT:  # another user created it at the same time
             raise
     made = _await_end(account, name)
-    if made.get("status") != READY:
-        raise ProviderError(ErrorKind.MISSING, f"image {name} is not usable: its status is {made.get('status')}")
+    if made.status != READY:
+        raise ProviderError(ErrorKind.MISSING, f"image {name} is not usable: its status is {made.status}")
     return to_image(made, account.prices)
 
 
-def _await_end(account: Account, name: str) -> Json:
+def _await_end(account: Account, name: str) -> compute_v1.Image:
     """Return an image when its creation has ended, successfully or not.
 
     Raises:
         ApiError: it takes too long.
     """
-    image: Json = {}
+    images: list[compute_v1.Image] = []
 
     def has_ended() -> bool:
-        image.update(account.api.image(f"projects/{account.api.project}/global/images/{name}"))
-        return image.get("status") != PENDING
+        images[:] = [account.api.image(f"projects/{account.api.project}/global/images/{name}")]
+        return images[0].status != PENDING
 
     account.api.until(has_ended, f"creating image {name}")
-    return image
+    return images[0]

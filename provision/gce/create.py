@@ -8,19 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.gce import images
 from provision.gce.access import os_login
 from provision.gce.access.firewall import open_firewall
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import IN_DOUBT, Account, separate_id
 from provision.gce.api.batch import Call
-from provision.gce.api.client import ApiError, Json, answer_failures
+from provision.gce.api.messages import ApiError, from_json, from_operation, is_done, to_json
 from provision.gce.api.requests import bulk_insert, placement_policy, single_inserts
-from provision.gce.api.resources import created_count, last, our_name, place_of, state_of, zone_of, zones_tried
+from provision.gce.api.resources import created_count, our_name, place_of, state_of, zone_of, zones_tried
 from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
-from provision.gce.catalog.names import instance_name, is_ai_zone, is_zone, region_of
+from provision.gce.catalog.names import instance_name, is_ai_zone, is_zone, last, region_of
 from provision.gce.delete import delete_instances, delete_unused_disks
-from provision.gce.diagnosis import Diagnosis, Failure, Scope, from_operation, quota_request
+from provision.gce.diagnosis import Diagnosis, Failure, Scope, quota_request
 from provision.gce.money import check_ends, current_budget, dearest, limited
 from provision.gce.options import GceOptions
 from provision.gce.power import correct_ends, prevent_restarts, start_for, stop_started
@@ -89,15 +91,16 @@ def _create_policy(account: Account, spec: FleetSpec, region: str) -> None:
     Raises:
         ApiError: a call failed.
     """
-    body = placement_policy(spec, account.owner, account.user)
-    existing = account.api.resource_policies() if body["name"] else ()
-    if not body["name"] or (region, body["name"]) in {(last(each["region"]), each["name"]) for each in existing}:
+    policy = placement_policy(spec, account.owner, account.user)
+    existing = account.api.resource_policies() if policy.name else ()
+    if not policy.name or (region, policy.name) in {(last(each.region), each.name) for each in existing}:
         return
-    with account.request(spec.name, "insert", policy=body["name"], region=region) as request:
-        account.api.done(account.api.insert_policy(region, body, request.id), "creating the placement policy")
+    with account.request(spec.name, "insert", policy=policy.name, region=region) as request:
+        operation = account.api.create(("regions", region, "resourcePolicies"), policy, request.id)
+        account.api.done(operation, "creating the placement policy")
 
 
-def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Json:
+def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> compute_v1.Operation:
     """Create the instances by one request, and return its operation, which is done.
 
     Raises:
@@ -115,19 +118,20 @@ def _insert_together(account: Account, spec: FleetSpec, attempt: Attempt) -> Jso
     )
     with account.request(spec.name, "bulkInsert", **_intent(account, spec, attempt)) as request:
         request.created = 0  # if the call is rejected
-        operation = account.api.bulk_insert(attempt.location, body, request.id, regional=attempt.regional)
+        scope = "regions" if attempt.regional else "zones"
+        operation = account.api.create((scope, attempt.location, "instances", "bulkInsert"), body, request.id)
         request.created = None
         operation = account.api.wait(operation, f"creating instances in {attempt}")
         request.created = created_count(operation)
     return operation
 
 
-def _child_failures(account: Account, operation: Json) -> list[Failure]:
+def _child_failures(account: Account, operation: compute_v1.Operation) -> list[Failure]:
     """Return the failures of the operations for single instances that a bulk insert started."""
-    if not operation.get("operationGroupId"):
+    if not operation.operation_group_id:
         return []
-    group = account.api.operations(f'operationGroupId="{operation["operationGroupId"]}"')
-    return [failure for child in group if child["name"] != operation["name"] for failure in from_operation(child)]
+    group = account.api.operations(f'operationGroupId="{operation.operation_group_id}"')
+    return [failure for child in group if child.name != operation.name for failure in from_operation(child)]
 
 
 def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, progress: Progress) -> list[Failure]:
@@ -149,17 +153,17 @@ def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, prog
         words = ("zones", attempt.location, "instances")
         answers = account.api.batch(
             [
-                Call("POST", account.api.path(*words, requestId=separate_id(request.id, body["name"])), body)
+                Call("POST", account.api.path(*words, requestId=separate_id(request.id, body.name)), to_json(body))
                 for body in bodies
             ]
         )
-        refused = [failure for answer in answers for failure in answer_failures(answer)]
+        refused = [failure for answer in answers for failure in answer.failures]
         if any(answer.status in IN_DOUBT for answer in answers):
             raise ApiError(refused)
-        begun = [answer.body for answer in answers if answer.status < 400]
+        begun = [from_json(compute_v1.Operation, answer.body) for answer in answers if answer.status < 400]
         wait = _Wait(account, attempt, GceOptions.of(spec.options).wait_s, progress)
         ended = wait.until_settled(begun, failed=bool(refused))
-        request.created = sum("error" not in operation for operation in ended)
+        request.created = sum(not operation.error.errors for operation in ended)
     return refused + [failure for operation in ended for failure in from_operation(operation)]
 
 
@@ -179,7 +183,7 @@ class _Wait:
     queue_s: int
     progress: Progress
 
-    def until_settled(self, begun: Sequence[Json], *, failed: bool) -> list[Json]:
+    def until_settled(self, begun: Sequence[compute_v1.Operation], *, failed: bool) -> list[compute_v1.Operation]:
         """Wait until all instances run; after the first failure, only until the others run or are listed as queued.
 
         Args:
@@ -192,28 +196,28 @@ class _Wait:
         Raises:
             ApiError: it takes too long.
         """
-        operations = {operation["name"]: operation for operation in begun}
+        operations = {operation.name: operation for operation in begun}
         until = time.strftime("%H:%M", time.localtime(self.account.clock() + self.queue_s))
         shown = 0
 
         def is_settled() -> bool:
             nonlocal shown
             listed = self.account.api.operations('operationType="insert"')
-            operations.update({each["name"]: each for each in listed if each["name"] in operations})
-            left = [each for each in operations.values() if each.get("status") != "DONE"]
+            operations.update({each.name: each for each in listed if each.name in operations})
+            left = [each for each in operations.values() if not is_done(each)]
             if not left or not self.queue_s:
                 return not left
             queued = self.account.queued()
-            waiting = sum(place_of(str(each.get("targetLink", ""))) in queued for each in left)
+            waiting = sum(place_of(each.target_link) in queued for each in left)
             if waiting not in (0, shown):
                 shown = waiting
                 text = f"{counted(waiting, 'instance')} of {len(self.attempt.names)} in the queue until {until}"
                 self.progress(self.attempt.location, text)
-            has_failed = failed or any("error" in each for each in operations.values())
+            has_failed = failed or any(each.error.errors for each in operations.values())
             return has_failed and waiting == len(left)
 
         self.account.api.until(is_settled, f"creating instances in {self.attempt}", extra_s=self.queue_s)
-        return [each for each in operations.values() if each.get("status") == "DONE"]
+        return [each for each in operations.values() if is_done(each)]
 
 
 def _intent(account: Account, spec: FleetSpec, attempt: Attempt) -> dict[str, Any]:
@@ -242,7 +246,7 @@ def _reconciled(
     made = [existing[name] for name in attempt.names if name in existing]
     zones = {zone_of(resource) for resource in made}
     if len(made) == len(attempt.names) and len(zones) == 1:
-        running = [resource for resource in made if resource.get("status") == "RUNNING"]
+        running = [resource for resource in made if resource.status == "RUNNING"]
         if len(running) == len(made) or not failures:
             return []
     if made:
@@ -278,7 +282,7 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     access = open_firewall(account, spec, cloud)
     if access.note:
         progress(account.host_project or account.api.project, access.note)
-    stopped = [existing[name] for name in names if name in existing and existing[name].get("status") != "RUNNING"]
+    stopped = [existing[name] for name in names if name in existing and existing[name].status != "RUNNING"]
     missing = {name: instance_name(spec.name, account.owner, name) for name in names if name not in existing}
     _start(account, spec.name, cloud, stopped, len(missing), progress)
     if missing:
@@ -292,13 +296,13 @@ def create(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence
     await_keys(account, [made[name] for name in dict.fromkeys(names) if name in made], progress)
 
 
-def _at_rest(account: Account, fleet: str) -> dict[str, Json]:
+def _at_rest(account: Account, fleet: str) -> dict[str, compute_v1.Instance]:
     """Return the instances of a fleet by name when none restarts any more: their disks may have files.
 
     Raises:
         ApiError: a restart takes too long.
     """
-    existing: dict[str, Json] = {}
+    existing: dict[str, compute_v1.Instance] = {}
 
     def is_at_rest() -> bool:
         existing.clear()
@@ -313,7 +317,12 @@ def _at_rest(account: Account, fleet: str) -> dict[str, Json]:
 
 
 def _start(
-    account: Account, fleet: str, cloud: GceOptions, stopped: Sequence[Json], count: int, progress: Progress
+    account: Account,
+    fleet: str,
+    cloud: GceOptions,
+    stopped: Sequence[compute_v1.Instance],
+    count: int,
+    progress: Progress,
 ) -> None:
     """Start stopped instances again, all or none; they and `count` others live on what the limit of the cost leaves.
 

@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.gce.account import Account
 from provision.gce.api.batch import Call
-from provision.gce.api.client import ApiError, Json, Listing, answer_failures
-from provision.gce.api.resources import instance, last, our_name, owned, seconds, zone_of
-from provision.gce.catalog.names import marked, marked_project
+from provision.gce.api.messages import ApiError, Listing, M, is_done
+from provision.gce.api.resources import instance, our_name, seconds, zone_of
+from provision.gce.catalog.names import last, marked, marked_project
 from provision.gce.images import listed, price_usd_h, size_of
 from provision.model import IMAGE, Orphan
 from provision.provider import Progress
 
 POLICY = "placement policy"
-_PENDING = ("PENDING", "RUNNING")
 
 
 _COLLECTIONS = {
@@ -44,28 +45,29 @@ def delete_call(account: Account, thing: Orphan) -> Call:
     return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
 
 
-def of_instance(account: Account, resource: Json) -> Orphan:
+def of_instance(account: Account, resource: compute_v1.Instance) -> Orphan:
     """Return an instance as an Orphan."""
     usd_h = instance(resource, account.prices).current_usd_h
     return replace(_labelled("instance", resource, zone_of(resource)), price_usd_h=usd_h)
 
 
-def of_image(account: Account, resource: Json) -> Orphan:
+def of_image(account: Account, resource: compute_v1.Image) -> Orphan:
     """Return an image as an Orphan."""
     usd_h = price_usd_h(resource, account.prices)
     return replace(_labelled(IMAGE, resource, ""), price_usd_h=usd_h, size_gb=size_of(resource))
 
 
-def _labelled(kind: str, resource: Json, location: str) -> Orphan:
-    labels = resource.get("labels", {})
+def _labelled(
+    kind: str, resource: compute_v1.Instance | compute_v1.Disk | compute_v1.Address | compute_v1.Image, location: str
+) -> Orphan:
     return Orphan(
-        fleet=str(labels.get("fleet", "")),
-        owner=str(labels.get("fleet-owner", "")),
-        user=str(labels.get("fleet-user", "")),
+        fleet=resource.labels.get("fleet", ""),
+        owner=resource.labels.get("fleet-owner", ""),
+        user=resource.labels.get("fleet-user", ""),
         kind=kind,
-        name=str(resource["name"]),
+        name=resource.name,
         zone=location,
-        created_at=seconds(str(resource.get("creationTimestamp", ""))),
+        created_at=seconds(resource.creation_timestamp),
     )
 
 
@@ -76,7 +78,7 @@ def _rules(account: Account) -> list[Orphan]:
     return [rule for rule in rules if rule is not None]
 
 
-def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
+def _rule(account: Account, resource: compute_v1.Firewall, project: str) -> Orphan | None:
     """Return a firewall rule as an Orphan; None if it belongs to no fleet in the account's project.
 
     Args:
@@ -84,15 +86,14 @@ def _rule(account: Account, resource: Json, project: str) -> Orphan | None:
         resource: The rule.
         project: Project of the rule; empty: that of the account.
     """
-    description = str(resource.get("description", ""))
-    fields, instances = marked(description), marked_project(description)
+    fields, instances = marked(resource.description), marked_project(resource.description)
     if fields is None or instances not in ((account.api.project,) if project else ("", account.api.project)):
         return None
-    created_at = seconds(str(resource.get("creationTimestamp", "")))
-    return Orphan(*fields, "firewall rule", str(resource["name"]), project, created_at=created_at)
+    created_at = seconds(resource.creation_timestamp)
+    return Orphan(*fields, "firewall rule", resource.name, project, created_at=created_at)
 
 
-def _policies(account: Account) -> Listing:
+def _policies(account: Account) -> Listing[compute_v1.ResourcePolicy]:
     """Return the placement policies; none if the caller may not list them, and has not created any."""
     try:
         return account.api.resource_policies()
@@ -102,16 +103,16 @@ def _policies(account: Account) -> Listing:
         return Listing()
 
 
-def _of_policies(policies: Iterable[Json]) -> list[Orphan]:
+def _of_policies(policies: Iterable[compute_v1.ResourcePolicy]) -> list[Orphan]:
     """Return those placement policies that are of fleets as Orphans."""
-    marks = [(resource, marked(str(resource.get("description", "")))) for resource in policies]
+    marks = [(resource, marked(resource.description)) for resource in policies]
     return [
         Orphan(
             *fields,
             POLICY,
-            str(resource["name"]),
-            last(str(resource["region"])),
-            created_at=seconds(str(resource.get("creationTimestamp", ""))),
+            resource.name,
+            last(resource.region),
+            created_at=seconds(resource.creation_timestamp),
         )
         for resource, fields in marks
         if fields is not None
@@ -135,7 +136,7 @@ def things(account: Account, fleet: str = "") -> list[Orphan]:
     account.silent = instances.silent | disks.silent | addresses.silent | policies.silent
     orphans = [of_instance(account, resource) for resource in instances]
     orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
-    orphans += [_labelled("address", resource, last(resource.get("region", ""))) for resource in addresses]
+    orphans += [_labelled("address", resource, last(resource.region)) for resource in addresses]
     orphans += [*rules, *_of_policies(policies), *(of_image(account, resource) for resource in images)]
     return [orphan for orphan in orphans if orphan.owner]
 
@@ -184,16 +185,16 @@ def await_insertions(account: Account) -> None:
     kinds = ("bulkInsert", "insert")
     operations = [operation for kind in kinds for operation in account.api.operations(f'operationType="{kind}"')]
     account.await_operations(
-        [operation for operation in operations if operation.get("status") in _PENDING],
+        [operation for operation in operations if not is_done(operation)],
         "what is being made",
         or_queued=True,
     )
     for operation in _shared(account, lambda host: account.api.operations('operationType="insert"', host)):
-        if "/firewalls/" in str(operation.get("targetLink", "")):
+        if "/firewalls/" in operation.target_link:
             account.api.wait(operation, "what is being made")
 
 
-def _shared(account: Account, list_resources: Callable[[str], list[Json]]) -> list[Json]:
+def _shared(account: Account, list_resources: Callable[[str], list[M]]) -> list[M]:
     """Return resources of the host project; none if the caller may not list them, and thus has not created any."""
     try:
         return list_resources(account.host_project) if account.host_project else []
@@ -203,7 +204,7 @@ def _shared(account: Account, list_resources: Callable[[str], list[Json]]) -> li
         return []
 
 
-def delete_instances(account: Account, targets: Sequence[Json], progress: Progress) -> None:
+def delete_instances(account: Account, targets: Sequence[compute_v1.Instance], progress: Progress) -> None:
     """Delete instances, given as the API lists them, and wait until they are gone.
 
     Raises:
@@ -211,22 +212,22 @@ def delete_instances(account: Account, targets: Sequence[Json], progress: Progre
     """
     if not targets:
         return
-    left = {str(resource["id"]): resource for resource in targets}
+    left = {str(resource.id): resource for resource in targets}
     names = {key: our_name(resource) for key, resource in left.items()}
     for name in names.values():
         progress(name, "deleting")
     _request(account, [of_instance(account, resource) for resource in targets])
-    fleets = {str(resource["labels"]["fleet"]) for resource in targets}
+    fleets = {resource.labels["fleet"] for resource in targets}
     query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
 
     def list_remaining() -> list[Orphan]:
         listing = account.api.instances(query)
-        existing = {str(resource["id"]): resource for resource in listing}
+        existing = {str(resource.id): resource for resource in listing}
         gone = [key for key in left if key not in existing and zone_of(left[key]) not in listing.silent]
         for key in gone:
             del left[key]
             progress(names[key], "deleted")
-        idle = [existing[key] for key in left if key in existing and existing[key].get("status") != "STOPPING"]
+        idle = [existing[key] for key in left if key in existing and existing[key].status != "STOPPING"]
         return [of_instance(account, resource) for resource in idle]
 
     _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
@@ -238,8 +239,10 @@ def delete_unused_disks(account: Account, fleet: str, names: Collection[str]) ->
     Raises:
         ApiError: they cannot be listed or deleted.
     """
-    disks = owned(account.api.disks(f"labels.fleet={fleet}"), account.owner)
-    unused = [resource for resource in disks if resource["name"] in names and not resource.get("users")]
+    disks = [
+        each for each in account.api.disks(f"labels.fleet={fleet}") if each.labels.get("fleet-owner") == account.owner
+    ]
+    unused = [disk for disk in disks if disk.name in names and not disk.users]
     delete_things(account, [_labelled("disk", resource, zone_of(resource)) for resource in unused])
 
 
@@ -292,7 +295,7 @@ def _request(account: Account, targets: Sequence[Orphan]) -> None:
         failure
         for answer in answers
         if answer.status not in (404, 409) and not _in_use(answer.body)
-        for failure in answer_failures(answer)
+        for failure in answer.failures
     ]
     if refused:
         raise ApiError(refused)

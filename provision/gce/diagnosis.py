@@ -43,52 +43,6 @@ class Failure:
     of_operation: bool = False
 
 
-def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
-    """Return the failures that an HTTP error reports, one or more.
-
-    Args:
-        status: HTTP status, 400 or more.
-        body: JSON of the answer; None if it is not JSON.
-    """
-    error = mapping(mapping(body).get("error"))
-    message = str(error.get("message", ""))
-    details = mappings(error.get("details"))
-    failures = [
-        Failure(
-            code=str(item.get("reason", "")),
-            message=str(item.get("message", "")) or message,
-            http=status,
-            domain=str(item.get("domain", "")),
-            details=details,
-        )
-        for item in mappings(error.get("errors"))
-    ]
-    return failures or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
-
-
-def from_operation(operation: Mapping[str, Any]) -> list[Failure]:
-    """Return the failures that an operation reports; empty if there are none.
-
-    Args:
-        operation: The operation, as JSON of the REST API.
-    """
-    status = int(operation.get("httpErrorStatusCode") or 0)
-    failures = [
-        Failure(
-            code=str(item.get("code", "")),
-            message=str(item.get("message", "")),
-            http=status,
-            details=mappings(item.get("errorDetails")),
-            of_operation=True,
-        )
-        for item in mappings(mapping(operation.get("error")).get("errors"))
-    ]
-    if not failures and status >= 400:
-        message = str(operation.get("httpErrorMessage", ""))
-        return [Failure(code=message.replace(" ", "_"), message=message, http=status)]
-    return failures
-
-
 def mapping(thing: object) -> Mapping[str, Any]:
     """Return `thing` if it is an object of JSON, otherwise an empty one."""
     return thing if isinstance(thing, Mapping) else {}

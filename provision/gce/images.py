@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from provision.gce.api.client import Api, ApiError, Json
-from provision.gce.api.resources import last
-from provision.gce.catalog.names import IMAGE_CONTENT, IMAGE_FORMAT
+from google.cloud import compute_v1
+
+from provision.gce.api.client import Api
+from provision.gce.api.messages import ApiError
+from provision.gce.catalog.names import IMAGE_CONTENT, IMAGE_FORMAT, last
 from provision.gce.catalog.prices import Prices
 from provision.gce.diagnosis import Failure
 from provision.gce.options import GceOptions, root_scripts
@@ -59,12 +61,12 @@ def content(spec: FleetSpec, cloud: GceOptions, login: str) -> str:
     return _hash(*parts)
 
 
-def image_name(of: str, base: Json) -> str:
+def image_name(of: str, base: compute_v1.Image) -> str:
     """Return the name of the image with the content `of` on the base image `base`, as the API shows the latter."""
-    return f"fleet-{_hash(of, str(base.get('id', '')))}"
+    return f"fleet-{_hash(of, str(base.id))}"
 
 
-def listed(api: Api) -> list[Json]:
+def listed(api: Api) -> list[compute_v1.Image]:
     """Return the images in the project that fleet created, of all users; none if the caller may not list images.
 
     Raises:
@@ -89,7 +91,7 @@ def find(api: Api, spec: FleetSpec, cloud: GceOptions, login: str) -> Choice:
     return choose(baked, api.image(cloud.image), content(spec, cloud, login), cloud)
 
 
-def choose(baked: Sequence[Json], base: Json, of: str, cloud: GceOptions) -> Choice:
+def choose(baked: Sequence[compute_v1.Image], base: compute_v1.Image, of: str, cloud: GceOptions) -> Choice:
     """Return the image that new instances boot from.
 
     Args:
@@ -98,16 +100,14 @@ def choose(baked: Sequence[Json], base: Json, of: str, cloud: GceOptions) -> Cho
         of: Hash of the requested content.
         cloud: Options of the instances, resolved.
     """
-    alike = [image for image in baked if image.get("labels", {}).get(IMAGE_CONTENT) == of]
-    current = next((image for image in alike if image["name"] == image_name(of, base)), None)
+    alike = [image for image in baked if image.labels.get(IMAGE_CONTENT) == of]
+    current = next((image for image in alike if image.name == image_name(of, base)), None)
     if current is None:
-        older = (
-            f"image {alike[0]['name']} is not used: {base.get('name')} is newer than its base image" if alike else ""
-        )
+        older = f"image {alike[0].name} is not used: {base.name} is newer than its base image" if alike else ""
         return Choice(note=f"{older}; fleet bake with the same options makes a new one" if older else "")
-    name, size_gb = str(current["name"]), int(current.get("diskSizeGb", 0))
-    if current.get("status") != READY:
-        return Choice(note=f"image {name} is not used: its status is {current.get('status')}")
+    name, size_gb = current.name, current.disk_size_gb
+    if current.status != READY:
+        return Choice(note=f"image {name} is not used: its status is {current.status}")
     if size_gb > cloud.disk_gb:
         return Choice(note=f"image {name} is not used: it needs --disk-size {size_gb}")
     path = f"projects/{_project(current)}/global/images/{name}"
@@ -120,25 +120,25 @@ def is_rejected(image: str, failures: Sequence[Failure]) -> bool:
     return bool(image) and any(word in failure.message for word in words for failure in failures)
 
 
-def to_image(resource: Json, prices: Prices) -> Image:
+def to_image(resource: compute_v1.Image, prices: Prices) -> Image:
     """Return an image of the API with its price."""
-    return Image(str(resource["name"]), size_of(resource), price_usd_h(resource, prices) * HOURS_PER_MONTH)
+    return Image(resource.name, size_of(resource), price_usd_h(resource, prices) * HOURS_PER_MONTH)
 
 
-def price_usd_h(resource: Json, prices: Prices) -> float:
+def price_usd_h(resource: compute_v1.Image, prices: Prices) -> float:
     """Return the estimated price of an image where it is stored, in US dollars an hour."""
-    location = next(iter(resource.get("storageLocations") or ()), "")
-    return prices.image_usd_h(size_of(resource), str(location))
+    location = next(iter(resource.storage_locations), "")
+    return prices.image_usd_h(size_of(resource), location)
 
 
-def size_of(resource: Json) -> float:
+def size_of(resource: compute_v1.Image) -> float:
     """Return the size in GB for which an image is billed: that of its compressed content."""
-    return int(resource.get("archiveSizeBytes", 0)) / 2**30
+    return resource.archive_size_bytes / 2**30
 
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _project(resource: Json) -> str:
-    return str(resource.get("selfLink", "")).partition("/projects/")[2].partition("/")[0]
+def _project(resource: compute_v1.Image) -> str:
+    return resource.self_link.partition("/projects/")[2].partition("/")[0]

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.budget import CREATED, USEFUL_S, Budget, budget_of
 from provision.gce import images
 from provision.gce.access import buckets, iap, os_login, service_account
@@ -14,8 +16,6 @@ from provision.gce.access.firewall import open_sources
 from provision.gce.access.networks import check_subnetwork
 from provision.gce.access.service_account import Restarting
 from provision.gce.account import Account
-from provision.gce.api.client import Json
-from provision.gce.api.requests import FIXED_END
 from provision.gce.api.resources import our_name, zone_of
 from provision.gce.catalog.machines import describe, image_refusal
 from provision.gce.catalog.prices import Prices, dollars
@@ -37,11 +37,11 @@ def current_budget(account: Account, fleet: str, cloud: GceOptions, *, ending: b
     return budget_of(cloud.max_cost_usd, account.journal.intents(fleet), account.clock(), ending=ending)
 
 
-def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Sequence[Json]) -> Budget:
+def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Sequence[compute_v1.Instance]) -> Budget:
     """Return what a fleet costs at most, given its existing instances, without queued ones; write nothing."""
     now = account.clock()
     entries = account.journal.intents(fleet)
-    queued = {str(resource["name"]) for resource in existing if resource.get("status") == "PENDING"}
+    queued = {resource.name for resource in existing if resource.status == "PENDING"}
     listed = entry(map(_to_be_started, account.convert(existing)), now)
     return budget_of(cloud.max_cost_usd, [*entries, *_without(entries, queued), listed], now)
 
@@ -115,13 +115,13 @@ def unknown_price(cloud: GceOptions, *, is_new: bool) -> ProviderError:
     )
 
 
-def check_ends(cloud: GceOptions, resources: Iterable[Json]) -> None:
+def check_ends(cloud: GceOptions, resources: Iterable[compute_v1.Instance]) -> None:
     """Check that each start of instances leaves the end of their lifetime as it is, if the options require that.
 
     Raises:
         ProviderError: they were created without a limit of the cost.
     """
-    movable = [our_name(each) for each in resources if FIXED_END not in each.get("scheduling", {})]
+    movable = [our_name(each) for each in resources if not each.scheduling.termination_time]
     if cloud.has_fixed_end and movable:
         raise without_deadline(movable)
 
@@ -222,10 +222,10 @@ class Facts:
         restarting: Permissions with which hosts start each other again; None: they do not.
     """
 
-    project: Json
-    regions: Sequence[Json]
-    existing: Sequence[Json]
-    network: Json
+    project: compute_v1.Project
+    regions: Sequence[compute_v1.Region]
+    existing: Sequence[compute_v1.Instance]
+    network: compute_v1.Network
     sources: Sequence[str] = ()
     image: images.Choice = field(default_factory=images.Choice)
     login: str = ""
@@ -267,7 +267,12 @@ def read_facts(account: Account, spec: FleetSpec, cloud: GceOptions, count: int)
 
 
 def _image(
-    account: Account, spec: FleetSpec, cloud: GceOptions, project: Json, base: Json, baked: Sequence[Json]
+    account: Account,
+    spec: FleetSpec,
+    cloud: GceOptions,
+    project: compute_v1.Project,
+    base: compute_v1.Image,
+    baked: Sequence[compute_v1.Image],
 ) -> images.Choice:
     """Return the image that fleet created with the requested content, if there is one."""
     if not baked:
@@ -489,9 +494,9 @@ def _offer(prices: Prices, cloud: GceOptions, zone: str) -> Offer:
     return Offer(zone, describe(cloud), price.usd_h if price else None, price)
 
 
-def _to_be_restarted(existing: Sequence[Json], names: Sequence[str]) -> list[Json]:
+def _to_be_restarted(existing: Sequence[compute_v1.Instance], names: Sequence[str]) -> list[compute_v1.Instance]:
     """Return the stopped instances that are started again, in the order of their `names`."""
-    stopped = {our_name(resource): resource for resource in existing if resource.get("status") == "TERMINATED"}
+    stopped = {our_name(resource): resource for resource in existing if resource.status == "TERMINATED"}
     return [stopped[name] for name in names if name in stopped]
 
 

@@ -8,26 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google.cloud import compute_v1
+
 from provision.gce.access.host_keys import await_keys
 from provision.gce.account import Account, separate_id
-from provision.gce.api.batch import Call
-from provision.gce.api.client import ApiError, Json
+from provision.gce.api.batch import Answer, Call
+from provision.gce.api.messages import ApiError, from_json
 from provision.gce.api.requests import (
     DISCARD_LOCAL_SSDS,
-    FIXED_END,
     RESTARTS,
     STARTUP,
     deadlines,
     items_of,
+    limit_run,
+    metadata,
     restarts,
-    run_limit,
     runs_scripts,
     scripts,
     startup_script,
 )
-from provision.gce.api.resources import SCRATCH, last, our_name, seconds, zone_of
+from provision.gce.api.resources import SCRATCH, our_name, seconds, zone_of
 from provision.gce.catalog.machines import FLEX_START, MAX_DURATION_MIN_S, resolved
-from provision.gce.catalog.names import instance_name
+from provision.gce.catalog.names import instance_name, last
 from provision.gce.money import check_ends, current_budget, longer_than_paid, unknown_price
 from provision.gce.options import END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, STOP_AT, GceOptions
 from provision.model import Instance, Price
@@ -36,7 +38,7 @@ from provision.provider import ErrorKind, Progress, ProviderError
 _ACTIVITY = "setting the stop time of the instances"
 
 
-def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
+def stop_at(account: Account, targets: Sequence[compute_v1.Instance], at: int) -> bool:
     """Let running instances power off at a time; their startup script does it without this computer.
 
     Returns:
@@ -49,7 +51,7 @@ def stop_at(account: Account, targets: Sequence[Json], at: int) -> bool:
     return confirmed(account, targets, "stop-at", str(at))
 
 
-def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+def release(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
     """Let running instances power off only at the end of their lifetime, and correct that of Flex-start VMs.
 
     With ``--unattended``, they start each other again, also if they were stopped and not started by a command.
@@ -65,7 +67,7 @@ def release(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Non
     _change(account, changes, _ACTIVITY)
 
 
-def correct_ends(account: Account, targets: Sequence[Json]) -> None:
+def correct_ends(account: Account, targets: Sequence[compute_v1.Instance]) -> None:
     """Let the lifetime of running Flex-start VMs begin with their start, not with the request that was queued.
 
     Raises:
@@ -74,17 +76,16 @@ def correct_ends(account: Account, targets: Sequence[Json]) -> None:
     _change(account, [(each, _queued_end(each)) for each in targets], _ACTIVITY)
 
 
-def _queued_end(resource: Json) -> dict[str, str]:
+def _queued_end(resource: compute_v1.Instance) -> dict[str, str]:
     """Return the metadata item with the end of the jobs of a Flex-start VM; empty for other instances."""
-    scheduling = resource.get("scheduling", {})
-    delete_at = seconds(resource.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", ""))
-    if scheduling.get("provisioningModel") != FLEX_START or not delete_at:
+    delete_at = seconds(resource.resource_status.scheduling.termination_timestamp)
+    if resource.scheduling.provisioning_model != FLEX_START or not delete_at:
         return {}
-    lifetime_s = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
+    lifetime_s = resource.scheduling.max_run_duration.seconds
     return {END_AT: str(round(delete_at) - min(POWER_OFF_S, lifetime_s // 4))}
 
 
-def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
     """Let the lifetime of instances begin now; with ``--unattended``, they start each other again from now on.
 
     Raises:
@@ -93,7 +94,9 @@ def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[Json]) 
     set_items(account, targets, {**deadlines(cloud, account.cloud_time()), **restarts(cloud)}, _ACTIVITY)
 
 
-def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, str], activity: str) -> None:
+def set_items(
+    account: Account, targets: Sequence[compute_v1.Instance], values: Mapping[str, str], activity: str
+) -> None:
     """Set metadata items of those instances that have other values; an empty value removes an item.
 
     Raises:
@@ -102,22 +105,21 @@ def set_items(account: Account, targets: Sequence[Json], values: Mapping[str, st
     _change(account, [(resource, values) for resource in targets], activity)
 
 
-def _change(account: Account, changes: Sequence[tuple[Json, Mapping[str, str]]], activity: str) -> None:
+def _change(
+    account: Account, changes: Sequence[tuple[compute_v1.Instance, Mapping[str, str]]], activity: str
+) -> None:
     """Set metadata items of instances, as `set_items` does, to values of their own."""
     calls = []
     for resource, values in changes:
         before = items_of(resource)
         items = {key: value for key, value in {**before, **values}.items() if value}
         if items != before:
-            body = {
-                "fingerprint": resource.get("metadata", {}).get("fingerprint", ""),
-                "items": [{"key": key, "value": value} for key, value in items.items()],
-            }
-            calls.append(account.call(resource, "setMetadata", body))
+            message = metadata(items, resource.metadata.fingerprint)
+            calls.append(account.call(resource, "setMetadata", message))
     account.change(calls, activity)
 
 
-def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> None:
+def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
     """Let root run the scripts of `cloud` on running instances, if they changed.
 
     Raises:
@@ -137,7 +139,7 @@ def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[Json])
         )
 
 
-def confirmed(account: Account, targets: Sequence[Json], attribute: str, value: str) -> bool:
+def confirmed(account: Account, targets: Sequence[compute_v1.Instance], attribute: str, value: str) -> bool:
     """Wait until the startup script of every instance has published a value as a guest attribute.
 
     Returns:
@@ -146,22 +148,18 @@ def confirmed(account: Account, targets: Sequence[Json], attribute: str, value: 
     left = list(targets)
     for _ in account.api.timing.polls(account.api.timing.confirm_s):
         answers = account.guest_attributes(left, "fleet")
-        left = [
-            resource
-            for resource, answer in zip(left, answers, strict=True)
-            if _published(answer.body, attribute) != value
-        ]
+        left = [each for each, answer in zip(left, answers, strict=True) if _published(answer, attribute) != value]
         if not left:
             break
     return not left
 
 
-def _published(answer: Json, attribute: str) -> str:
-    items = answer.get("queryValue", {}).get("items", ())
-    return next((str(item.get("value", "")) for item in items if item.get("key") == attribute), "")
+def _published(answer: Answer, attribute: str) -> str:
+    attributes = from_json(compute_v1.GuestAttributes, answer.body)
+    return next((item.value for item in attributes.query_value.items if item.key == attribute), "")
 
 
-def stop(account: Account, resources: Sequence[Json], progress: Progress) -> list[Json]:
+def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: Progress) -> list[compute_v1.Instance]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
 
     Those that have stopped are stopped, too: an operation of an interrupted command may be about to start them. Other
@@ -175,7 +173,7 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> lis
     """
     resources = prevent_restarts(account, resources)  # by a host that stops later
     for resource in resources:
-        if resource.get("status") != "TERMINATED":
+        if resource.status != "TERMINATED":
             progress(our_name(resource), "stopping")
     account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
     stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
@@ -184,7 +182,7 @@ def stop(account: Account, resources: Sequence[Json], progress: Progress) -> lis
     return stopped
 
 
-def prevent_restarts(account: Account, resources: Sequence[Json]) -> Sequence[Json]:
+def prevent_restarts(account: Account, resources: Sequence[compute_v1.Instance]) -> Sequence[compute_v1.Instance]:
     """Let no host start these instances again until a command does; return them as they are then.
 
     Raises:
@@ -197,7 +195,7 @@ def prevent_restarts(account: Account, resources: Sequence[Json]) -> Sequence[Js
     return _listed(account, resources)
 
 
-def stop_call(account: Account, resource: Json) -> Call:
+def stop_call(account: Account, resource: compute_v1.Instance) -> Call:
     """Return the call that stops an instance; it must discard the content of Local SSDs, which a stop ends.
 
     Source: ``discardLocalSsd`` of instances.stop in the discovery document of the Compute Engine API.
@@ -207,7 +205,11 @@ def stop_call(account: Account, resource: Json) -> Call:
 
 
 def start_for(
-    account: Account, cloud: GceOptions, resources: Sequence[Json], price: Price | None, progress: Progress
+    account: Account,
+    cloud: GceOptions,
+    resources: Sequence[compute_v1.Instance],
+    price: Price | None,
+    progress: Progress,
 ) -> None:
     """Start stopped instances of one fleet for a lifetime, with its intent on disk before the call.
 
@@ -231,20 +233,20 @@ def start_for(
     for resource in resources:
         progress(our_name(resource), "starting again")
     set_deadlines(account, cloud, resources)  # otherwise an instance that stopped by itself would stop again
-    fleet, intent = str(resources[0]["labels"]["fleet"]), _intent(resources, lifetime_s, price)
+    fleet, intent = resources[0].labels["fleet"], _intent(resources, lifetime_s, price)
     with account.request(fleet, "start", **intent) as request:
         ids = [separate_id(request.id, name) for name in intent["names"]]
         calls = [account.call(each, "start", requestId=id_) for each, id_ in zip(resources, ids, strict=True)]
         account.change(calls, "starting the instances")
     for resource in resources:
-        account.keys.pop(str(resource["id"]), None)
+        account.keys.pop(str(resource.id), None)
 
 
-def _intent(resources: Sequence[Json], lifetime_s: int, price: Price | None) -> dict[str, Any]:
+def _intent(resources: Sequence[compute_v1.Instance], lifetime_s: int, price: Price | None) -> dict[str, Any]:
     """Return the description of a start for the journal, with what the instances cost if the cost is limited."""
     intent = {
         "zones": sorted({zone_of(resource) for resource in resources}),
-        "names": [str(resource["name"]) for resource in resources],
+        "names": [resource.name for resource in resources],
         "separate": True,
         "workers": [our_name(resource) for resource in resources],
     }
@@ -253,60 +255,62 @@ def _intent(resources: Sequence[Json], lifetime_s: int, price: Price | None) -> 
     return {**intent, "lifetime_s": lifetime_s, "usd_h": price.usd_h, "stopped_usd_h": price.stopped_usd_h}
 
 
-def stop_started(account: Account, resources: Sequence[Json], progress: Progress) -> None:
+def stop_started(account: Account, resources: Sequence[compute_v1.Instance], progress: Progress) -> None:
     """Stop those of some instances that run, after not all of them could be started; ignore errors of the API."""
     with contextlib.suppress(ApiError):
         stop(account, _listed(account, resources), progress)
 
 
-def set_lifetime(account: Account, resource: Json, seconds: int) -> Call:
+def set_lifetime(account: Account, resource: compute_v1.Instance, seconds: int) -> Call:
     """Return the call that lets Compute Engine delete an instance this many seconds after its next start.
 
     With ``--unattended``, the instance is stopped instead, which discards the content of Local SSDs; if its end is
     fixed, the time counts from now.
     """
-    before: Json = resource.get("scheduling", {})
-    limit = run_limit(seconds, account.cloud_time(), is_fixed=FIXED_END in before)
-    body = {"instanceTerminationAction": "DELETE", **before, **limit}
-    if body["instanceTerminationAction"] == "STOP" and _has_local_ssds(resource):
-        body |= DISCARD_LOCAL_SSDS
-    return account.call(resource, "setScheduling", body)
+    scheduling = compute_v1.Scheduling(resource.scheduling)
+    limit_run(scheduling, seconds, account.cloud_time(), is_fixed=bool(scheduling.termination_time))
+    scheduling.instance_termination_action = scheduling.instance_termination_action or "DELETE"
+    if scheduling.instance_termination_action == "STOP" and _has_local_ssds(resource):
+        scheduling.on_instance_stop_action = DISCARD_LOCAL_SSDS
+    return account.call(resource, "setScheduling", scheduling)
 
 
-def await_status(account: Account, targets: Sequence[Json], status: str, activity: str) -> list[Json]:
+def await_status(
+    account: Account, targets: Sequence[compute_v1.Instance], status: str, activity: str
+) -> list[compute_v1.Instance]:
     """Wait until all of `targets` have a status, and return them as they are then.
 
     Raises:
         ApiError: it takes too long, or the API does not answer; `activity` is in the message.
     """
-    current: list[Json] = []
+    current: list[compute_v1.Instance] = []
 
     def have_status() -> bool:
         current[:] = _listed(account, targets)
-        return all(each.get("status") == status for each in current)
+        return all(each.status == status for each in current)
 
     account.api.until(have_status, activity)
     return current
 
 
-def _listed(account: Account, targets: Sequence[Json]) -> list[Json]:
+def _listed(account: Account, targets: Sequence[compute_v1.Instance]) -> list[compute_v1.Instance]:
     """Return those of `targets` that exist, as the API lists them now.
 
     Raises:
         ApiError: the API does not answer.
     """
-    ids = {str(resource["id"]) for resource in targets}
-    fleets = sorted({str(resource["labels"]["fleet"]) for resource in targets})
-    return [each for fleet in fleets for each in account.resources(fleet) if str(each["id"]) in ids]
+    ids = {str(resource.id) for resource in targets}
+    fleets = sorted({resource.labels["fleet"] for resource in targets})
+    return [each for fleet in fleets for each in account.resources(fleet) if str(each.id) in ids]
 
 
-def _has_local_ssds(resource: Json) -> bool:
-    return any(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
+def _has_local_ssds(resource: compute_v1.Instance) -> bool:
+    return any(disk.type_ == SCRATCH for disk in resource.disks)
 
 
-def _lifetime_s(resource: Json) -> int:
+def _lifetime_s(resource: compute_v1.Instance) -> int:
     """Return the lifetime of an instance after each start, in seconds; 0: it has none, or a fixed end."""
-    return int(resource.get("scheduling", {}).get("maxRunDuration", {}).get("seconds", 0))
+    return resource.scheduling.max_run_duration.seconds
 
 
 _BAD_REQUEST = 400
@@ -332,7 +336,7 @@ def with_lifetime(cloud: GceOptions, seconds: float) -> GceOptions:
         raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[step]) from error
 
 
-def check(account: Account, cloud: GceOptions, seconds: float, targets: Sequence[Json]) -> str:
+def check(account: Account, cloud: GceOptions, seconds: float, targets: Sequence[compute_v1.Instance]) -> str:
     """Check whether instances can have a new lifetime, which begins now; return a warning about its effect, or "".
 
     If it is too long for Compute Engine, the limit of the cost is checked first for the longest one, which the
@@ -352,7 +356,7 @@ def check(account: Account, cloud: GceOptions, seconds: float, targets: Sequence
     return _check(account, with_lifetime(cloud, seconds), targets)
 
 
-def _check(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> str:
+def _check(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> str:
     """Check whether the limit of the cost pays for the lifetime of `cloud`, and return the result of `check`."""
     if not targets or not needs_restart(cloud, account.convert(targets), account.clock()):
         return ""
@@ -377,7 +381,7 @@ def needs_restart(cloud: GceOptions, instances: Sequence[Instance], now: float) 
     return not cloud.stop_after_s or any(instance.delete_at < latest for instance in instances)
 
 
-def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progress: Progress) -> None:
+def extend(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance], progress: Progress) -> None:
     """Let a new lifetime of the instances of a fleet begin now.
 
     According to the API reference, the time at which Compute Engine deletes instances is set only while they are
@@ -415,7 +419,9 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[Json], progres
         _start(account, cloud, targets, None, progress)
 
 
-def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> Sequence[Json]:
+def _stop(
+    account: Account, targets: Sequence[compute_v1.Instance], progress: Progress
+) -> Sequence[compute_v1.Instance]:
     """Stop instances, and return those that exist then; a Spot VM may be preempted and deleted at the same time.
 
     Raises:
@@ -428,7 +434,7 @@ def _stop(account: Account, targets: Sequence[Json], progress: Progress) -> Sequ
     return stopped
 
 
-def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Price:
+def _price(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> Price:
     price = account.prices.price(cloud, zone_of(targets[0]))
     if price is None:
         raise unknown_price(cloud, is_new=False)
@@ -436,7 +442,7 @@ def _price(account: Account, cloud: GceOptions, targets: Sequence[Json]) -> Pric
 
 
 def _paid_s(
-    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price, *, ending: bool = False
+    account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance], price: Price, *, ending: bool = False
 ) -> int:
     """Return the lifetime, at most that of `cloud`, that the limit of the cost pays for.
 
@@ -445,7 +451,7 @@ def _paid_s(
     Raises:
         ProviderError: it does not pay for this time.
     """
-    fleet, seconds = str(targets[0]["labels"]["fleet"]), cloud.max_duration_s
+    fleet, seconds = targets[0].labels["fleet"], cloud.max_duration_s
     budget = current_budget(account, fleet, cloud, ending=ending)
     paid_s = int(budget.lifetime_s(price, len(targets), account.clock()))
     if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
@@ -454,7 +460,11 @@ def _paid_s(
 
 
 def _start(
-    account: Account, cloud: GceOptions, targets: Sequence[Json], price: Price | None, progress: Progress
+    account: Account,
+    cloud: GceOptions,
+    targets: Sequence[compute_v1.Instance],
+    price: Price | None,
+    progress: Progress,
 ) -> None:
     start_for(account, cloud, targets, price, progress)
     await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)
@@ -479,30 +489,29 @@ def termination_reasons(account: Account, fleet: str, names: Sequence[str]) -> M
         ApiError: a call failed.
     """
     existing = {our_name(resource): resource for resource in account.resources(fleet)}
-    lost = [name for name in names if name not in existing or existing[name].get("status") != "RUNNING"]
+    lost = [name for name in names if name not in existing or existing[name].status != "RUNNING"]
     if not lost:
         return {}
     ends = [operation for kind in _ENDS for operation in account.api.operations(f'operationType="{kind}"')]
     reasons = {}
     for name in lost:
         resource_name = instance_name(fleet, account.owner, name)
-        mine = [operation for operation in ends if last(operation.get("targetLink", "")) == resource_name]
+        mine = [operation for operation in ends if last(operation.target_link) == resource_name]
         if mine:
             reasons[name] = clause(max(mine, key=_at))
         elif name in existing:
-            reasons[name] = f"is {existing[name].get('status', 'unknown').lower()}"
+            reasons[name] = f"is {existing[name].status.lower()}"
     return reasons
 
 
-def _at(operation: Json) -> float:
-    return seconds(operation.get("insertTime") or operation.get("startTime") or "")
+def _at(operation: compute_v1.Operation) -> float:
+    return seconds(operation.insert_time or operation.start_time)
 
 
-def clause(operation: Json) -> str:
+def clause(operation: compute_v1.Operation) -> str:
     """Return the effect of an operation on its instance as a clause: ``was preempted at 12:03:10``."""
     at = time.strftime("%H:%M:%S", time.localtime(_at(operation)))
-    user = operation.get("user", "")
-    kind = operation.get("operationType", "")
+    user, kind = operation.user, operation.operation_type
     if kind in _CLAUSES:
         return f"{_CLAUSES[kind]} at {at}"
     verb = "deleted" if kind == "delete" else "stopped"

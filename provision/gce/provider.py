@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from google.cloud import compute_v1
+
 from provision.gce import bake, create, delete, power
 from provision.gce.access import firewall, iap, os_login
 from provision.gce.access.host_keys import hosts
 from provision.gce.account import Account
-from provision.gce.api.client import Api, Json, Timing
+from provision.gce.api.client import Api, Timing
 from provision.gce.api.price_list import PriceList
 from provision.gce.api.resources import our_name
 from provision.gce.catalog.gpus import find_gpu
@@ -250,17 +252,17 @@ class GceProvider(Provider):
         with self._account.errors_while("delete the instances"):
             targets = self._resources(instances)
             delete.delete_instances(self._account, targets, progress)
-        deleted = {str(resource["id"]) for resource in targets}
+        deleted = {str(resource.id) for resource in targets}
         for worker in instances:
             if worker.id not in deleted:
                 progress(worker.name, "deleted")
 
-    def _resources(self, instances: Sequence[Instance]) -> Sequence[Json]:
+    def _resources(self, instances: Sequence[Instance]) -> Sequence[compute_v1.Instance]:
         """Return the existing ones of `instances`, as the API lists them."""
         ids = {worker.id for worker in instances}
         fleets = sorted({worker.fleet for worker in instances})
         resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
-        return [resource for resource in resources if str(resource["id"]) in ids]
+        return [resource for resource in resources if str(resource.id) in ids]
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         """Delete instances, disks, addresses and firewall rules of `fleet` together, and list again.
@@ -283,7 +285,7 @@ class GceProvider(Provider):
             os_login.revoke(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:
-            if resource["name"] not in names:
+            if resource.name not in names:
                 progress(our_name(resource), "deleted")
         return sorted(f"{orphan.kind} {orphan.name}" for orphan in left)
 
@@ -332,7 +334,7 @@ class GceProvider(Provider):
         cloud = power.with_lifetime(self._cloud, seconds)
         with self._account.errors_while("change the lifetime of the instances"):
             targets = self._resources(instances)
-            existing = {str(resource["id"]) for resource in targets}
+            existing = {str(resource.id) for resource in targets}
             if gone := [worker.name for worker in instances if worker.id not in existing]:
                 message = f"{', '.join(gone)} does not exist any more; the lifetime was not changed"
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])

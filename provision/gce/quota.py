@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+
+from google.cloud import compute_v1
 
 from provision.gce.catalog.machines import (
     DEFAULT_MACHINE_TYPE,
@@ -66,8 +67,8 @@ class _Need:
 def problems(
     cloud: GceOptions,
     count: int,
-    region_quotas: Sequence[Mapping[str, Any]],
-    project_quotas: Sequence[Mapping[str, Any]],
+    region_quotas: Sequence[compute_v1.Quota],
+    project_quotas: Sequence[compute_v1.Quota],
     region: str,
     project: str,
     *,
@@ -80,7 +81,7 @@ def problems(
     Args:
         cloud: Options of the instances, resolved.
         count: Number of instances to create.
-        region_quotas: ``quotas`` of the region, in REST's JSON.
+        region_quotas: ``quotas`` of the region.
         project_quotas: ``quotas`` of the project.
         region: Name of the region.
         project: Name of the project.
@@ -173,16 +174,12 @@ def _free(quota: tuple[float, float]) -> float:
     return quota[0] - quota[1]
 
 
-def _by_metric(quotas: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+def _by_metric(quotas: Sequence[compute_v1.Quota]) -> dict[str, tuple[float, float]]:
     """Return limit and usage by the quota's name."""
-    return {
-        str(quota["metric"]): (float(quota.get("limit", 0)), float(quota.get("usage", 0)))
-        for quota in quotas
-        if quota.get("metric")
-    }
+    return {quota.metric: (quota.limit, quota.usage) for quota in quotas if quota.metric}
 
 
-def look_like_trial(project_quotas: Sequence[Mapping[str, Any]], region_quotas: Sequence[Mapping[str, Any]]) -> bool:
+def look_like_trial(project_quotas: Sequence[compute_v1.Quota], region_quotas: Sequence[compute_v1.Quota]) -> bool:
     """Return whether quotas are those of a free trial: no GPUs, few CPUs and addresses, 250 GB of SSD.
 
     Source: https://cloud.google.com/free/docs/free-cloud-features#free-trial and error messages of trial projects,
@@ -199,14 +196,14 @@ class Quotas:
 
     Args:
         name: The project.
-        project: The project, in REST's JSON.
-        regions: Its regions, in REST's JSON.
+        project: The project.
+        regions: Its regions.
     """
 
-    def __init__(self, name: str, project: Mapping[str, Any], regions: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, name: str, project: compute_v1.Project, regions: Sequence[compute_v1.Region]) -> None:
         self._name = name
-        self._project = project.get("quotas", ())
-        self._regions = {str(region["name"]): region.get("quotas", ()) for region in regions}
+        self._project = project.quotas
+        self._regions = {region.name: region.quotas for region in regions}
 
     def is_trial(self) -> bool:
         """Return whether the quotas are those of a free trial."""

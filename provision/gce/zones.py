@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+from google.cloud import compute_v1
+
 from provision.gce.access.networks import with_nat
 from provision.gce.account import Account
-from provision.gce.api.client import Api, ApiError, Json
-from provision.gce.api.resources import last, zone_of
+from provision.gce.api.client import Api
+from provision.gce.api.messages import ApiError
+from provision.gce.api.resources import zone_of
 from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import describe, gpu_of, series_of
-from provision.gce.catalog.names import continent_of, is_ai_zone, is_zone, region_of, regions_of, subnetwork_of
+from provision.gce.catalog.names import continent_of, is_ai_zone, is_zone, last, region_of, regions_of, subnetwork_of
 from provision.gce.catalog.prices import Prices, dollars
 from provision.gce.diagnosis import Scope, grant_role
 from provision.gce.options import LOCAL_SSD, GceOptions
@@ -310,7 +313,7 @@ _SHOWN = 4
 
 
 def check_locations(
-    cloud: GceOptions, regions: Sequence[Json], offering: Mapping[str, Sequence[str]], project: str
+    cloud: GceOptions, regions: Sequence[compute_v1.Region], offering: Mapping[str, Sequence[str]], project: str
 ) -> None:
     """Check that all requested zones and regions exist.
 
@@ -355,9 +358,9 @@ def explain_no_offer(
     return _elsewhere(cloud, regions, api.project)
 
 
-def _zones_of(regions: Sequence[Json]) -> dict[str, list[str]]:
+def _zones_of(regions: Sequence[compute_v1.Region]) -> dict[str, list[str]]:
     """Return the zones by region."""
-    return {str(region["name"]): [last(str(url)) for url in region.get("zones", ())] for region in regions}
+    return {region.name: [last(url) for url in region.zones] for region in regions}
 
 
 def _unknown_location(place: str, valid: Collection[str], project: str) -> ProviderError:
@@ -433,7 +436,9 @@ def split_path(reservation: str) -> tuple[str, str]:
     return (words[1], words[3]) if len(words) > 1 else ("", reservation)
 
 
-def reserved_zones(cloud: GceOptions, count: int, reservations: Sequence[Json], project: str) -> list[str]:
+def reserved_zones(
+    cloud: GceOptions, count: int, reservations: Sequence[compute_v1.Reservation], project: str
+) -> list[str]:
     """Return the zones whose reservation has room for new instances.
 
     Args:
@@ -450,21 +455,23 @@ def reserved_zones(cloud: GceOptions, count: int, reservations: Sequence[Json], 
         raise _refusal(
             ErrorKind.USAGE, project, f"reservation {name!r} does not exist in project {project}", "check the name"
         )
-    problems = {_last(each["zone"]): _problem(cloud, count, each, project) for each in reservations}
+    problems = {zone_of(each): _problem(cloud, count, each, project) for each in reservations}
     zones = [zone for zone, problem in problems.items() if problem is None]
     if not zones:
         raise next(problem for problem in problems.values() if problem is not None)
     return zones
 
 
-def _problem(cloud: GceOptions, count: int, reservation: Json, project: str) -> ProviderError | None:
+def _problem(
+    cloud: GceOptions, count: int, reservation: compute_v1.Reservation, project: str
+) -> ProviderError | None:
     """Return why a reservation cannot be used; None if it can."""
-    label = f"reservation {reservation['name']!r} in {_last(reservation['zone'])}"
-    specific = reservation.get("specificReservation", {})
-    if reservation.get("status") != "READY":
-        status = str(reservation.get("status", "unknown")).lower()
+    label = f"reservation {reservation.name!r} in {zone_of(reservation)}"
+    specific = reservation.specific_reservation
+    if reservation.status != "READY":
+        status = (reservation.status or "unknown").lower()
         return _refusal(ErrorKind.CAPACITY, project, f"{label} is not ready, but {status}", "wait until it is ready")
-    if not reservation.get("specificReservationRequired"):
+    if not reservation.specific_reservation_required:
         return _refusal(
             ErrorKind.USAGE,
             project,
@@ -472,7 +479,7 @@ def _problem(cloud: GceOptions, count: int, reservation: Json, project: str) -> 
             "such a reservation is used by all matching instances, without --reservation",
             again={"--reservation": None},
         )
-    if (fitting := _fitting_options(cloud, specific.get("instanceProperties", {}))) is not None:
+    if (fitting := _fitting_options(cloud, specific.instance_properties)) is not None:
         disks = fitting.get("--local-ssd")
         of_ssds = {"--local-ssd": f"{disks} {LOCAL_SSD}"} if disks else {}
         text = " and ".join(str(value) for value in {**fitting, **of_ssds}.values() if value)
@@ -483,7 +490,7 @@ def _problem(cloud: GceOptions, count: int, reservation: Json, project: str) -> 
             "request the machine of the reservation",
             again=fitting,
         )
-    free = int(specific.get("count", 0)) - int(specific.get("inUseCount", 0))
+    free = specific.count - specific.in_use_count
     if free < count:
         return _refusal(
             ErrorKind.CAPACITY,
@@ -494,14 +501,15 @@ def _problem(cloud: GceOptions, count: int, reservation: Json, project: str) -> 
     return None
 
 
-def _fitting_options(cloud: GceOptions, properties: Json) -> dict[str, str | bool | None] | None:
+def _fitting_options(
+    cloud: GceOptions, properties: compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties
+) -> dict[str, str | bool | None] | None:
     """Return the options of the machine for which a reservation is, if `cloud` has other ones; otherwise None."""
     gpu = gpu_of(cloud)
     attached = {cloud.gpu: cloud.gpus} if gpu is not None and not gpu.built_in else {}
-    accelerators = properties.get("guestAccelerators", ())
-    listed = {_last(each["acceleratorType"]): int(each["acceleratorCount"]) for each in accelerators}
-    machine_type = str(properties.get("machineType", ""))
-    local_ssds = len(properties.get("localSsds", ())) if series_of(machine_type).local_ssds else 0
+    listed = {last(each.accelerator_type): each.accelerator_count for each in properties.guest_accelerators}
+    machine_type = properties.machine_type
+    local_ssds = len(properties.local_ssds) if series_of(machine_type).local_ssds else 0
     same = machine_type == cloud.machine_type and local_ssds == cloud.local_ssds
     if same and (listed == attached or (cloud.gpus and not attached)):
         return None
@@ -509,10 +517,6 @@ def _fitting_options(cloud: GceOptions, properties: Json) -> dict[str, str | boo
     gpus = [f"{shorts.get(kind, kind)}:{number}" for kind, number in listed.items()]
     disks = {"--local-ssd": str(local_ssds) if local_ssds else None} if local_ssds != cloud.local_ssds else {}
     return {"--machine-type": machine_type, "--gpu": gpus[0] if gpus else None, **disks}
-
-
-def _last(url: str) -> str:
-    return str(url).rpartition("/")[2]
 
 
 def _refusal(

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import requests
+from google.cloud import compute_v1
 
 from fleet.state import Store
+from provision.gce.api.messages import from_json
 from provision.gce.api.resources import cloud_of
 from provision.gce.catalog.machines import cpus, resolved, series_of
 from provision.gce.catalog.prices import table
@@ -52,7 +54,8 @@ def test_a_fleet_with_local_ssds_is_extended(
     instance, _ = emulator.cloud.instances.values()
     local = [disk for disk in instance.body["disks"] if disk["type"] == "SCRATCH"]
     assert len(local) == disks
-    assert (cloud_of(instance.body).disk_gb, cloud_of(instance.body).local_ssds) == (100, cloud.local_ssds)
+    listed = cloud_of(from_json(compute_v1.Instance, instance.body))
+    assert (listed.disk_gb, listed.local_ssds) == (100, cloud.local_ssds)
     assert cloud.variables == {"FLEET_LOCAL_SSD": "/mnt/localssd"}
     url = f"{instance.body['selfLink']}/stop"
     refused = requests.post(url, timeout=60)

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from provision.gce.account import Account
-from provision.gce.api.client import Api, ApiError, Json
+from provision.gce.api.client import Api
 from provision.gce.api.iam import project_policy
+from provision.gce.api.messages import ApiError, Json
 from provision.gce.catalog.names import is_region, region_of
 from provision.gce.diagnosis import grant_role
 from provision.gce.options import SCHEME, GceOptions
@@ -128,7 +129,7 @@ def examine(account: Account, cloud: GceOptions) -> Access:
         ProviderError: the bucket does not exist.
     """
     api, name = account.api, cloud.bucket.removeprefix(SCHEME)
-    email = cloud.service_account or str(api.get_project().get("defaultServiceAccount", ""))
+    email = cloud.service_account or api.get_project().default_service_account
     try:
         of_bucket = api.ask(_STORAGE, f"/storage/v1/b/{name}/iam")
     except ApiError as error:

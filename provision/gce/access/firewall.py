@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, ip_network
 from typing import Literal
 
+from google.cloud import compute_v1
+
 from provision.gce.access import iap
 from provision.gce.access.public_ip import public_addresses
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
+from provision.gce.api.messages import ApiError
 from provision.gce.api.requests import IAP_RANGE, firewalls
 from provision.gce.catalog.names import network_of, stem
 from provision.gce.options import GceOptions, is_loopback
@@ -26,11 +28,11 @@ from provision.provider import ErrorKind, ProviderError
 
 POLICIES_FIRST = "BEFORE_CLASSIC_FIREWALL"
 """Value of a network's ``networkFirewallPolicyEnforcementOrder``."""
-_SOURCES = ("srcAddressGroups", "srcFqdns", "srcRegionCodes", "srcSecureTags", "srcThreatIntelligences")
-_TARGETS = ("targetResources", "targetSecureTags", "targetServiceAccounts")
+_SOURCES = ("src_address_groups", "src_fqdns", "src_region_codes", "src_secure_tags", "src_threat_intelligences")
+_TARGETS = ("target_resources", "target_secure_tags", "target_service_accounts")
 _CONDITIONS = (
-    *("destIpRanges", "destAddressGroups", "destFqdns", "destRegionCodes", "destThreatIntelligences"),
-    *("srcNetworks", "srcNetworkContext", "srcNetworkType", "destNetworkContext", "destNetworkType"),
+    *("dest_ip_ranges", "dest_address_groups", "dest_fqdns", "dest_region_codes", "dest_threat_intelligences"),
+    *("src_networks", "src_network_context", "src_network_type", "dest_network_context", "dest_network_type"),
 )
 
 
@@ -67,7 +69,11 @@ class _Rule:
 
 
 def denying_rule(
-    effective: Json, connection: Connection, fleet_rules: Sequence[Json] = (), *, policies_first: bool = False
+    effective: compute_v1.NetworksGetEffectiveFirewallsResponse,
+    connection: Connection,
+    fleet_rules: Sequence[compute_v1.Firewall] = (),
+    *,
+    policies_first: bool = False,
 ) -> str:
     """Return the rule that certainly denies a connection, for a message; empty if it is allowed, or unknown.
 
@@ -77,14 +83,14 @@ def denying_rule(
         fleet_rules: Rules of the fleet, which may not exist yet.
         policies_first: The firewall policies of the network come before its rules.
     """
-    names = {rule["name"] for rule in fleet_rules}
-    existing = [rule for rule in effective.get("firewalls", ()) if rule.get("name") not in names]
+    names = {rule.name for rule in fleet_rules}
+    existing = [rule for rule in effective.firewalls if rule.name not in names]
     rules = [_of_network(rule, connection) for rule in (*existing, *fleet_rules)]
     organization: list[list[_Rule]] = []
     network: list[list[_Rule]] = []
-    for policy in effective.get("firewallPolicys", ()):
+    for policy in effective.firewall_policys:
         stage = list(_of_policy(policy, connection))
-        (network if policy.get("type") == "NETWORK" else organization).append(stage)
+        (network if policy.type_ == "NETWORK" else organization).append(stage)
     for stage in (*organization, *((*network, rules) if policies_first else (rules, *network))):
         if (decision := _decide(stage)) is not None:
             return decision
@@ -101,39 +107,39 @@ def _decide(rules: Iterable[_Rule]) -> str | None:
     return None
 
 
-def _of_network(rule: Json, connection: Connection) -> _Rule:
+def _of_network(rule: compute_v1.Firewall, connection: Connection) -> _Rule:
     """Return a firewall rule of a network."""
-    action = "deny" if rule.get("denied") else "allow"
-    applies = rule.get("direction", "INGRESS") == "INGRESS" and not rule.get("disabled")
-    targets = rule.get("targetTags", ())
+    protocols = [(each.I_p_protocol, each.ports) for each in rule.denied or rule.allowed]
     parts = (
-        applies,
-        not targets or not set(targets).isdisjoint(connection.tags),
-        None if rule.get("targetServiceAccounts") else True,
-        _covers(rule.get("sourceRanges", ()), connection.source),
-        _is_port(rule.get("denied") or rule.get("allowed") or (), "IPProtocol", connection.port),
+        (rule.direction or "INGRESS") == "INGRESS" and not rule.disabled,
+        not rule.target_tags or not set(rule.target_tags).isdisjoint(connection.tags),
+        None if rule.target_service_accounts else True,
+        _covers(rule.source_ranges, connection.source),
+        _is_port(protocols, connection.port),
     )
-    return _Rule(f"firewall rule {rule.get('name', '')}", int(rule.get("priority", 1000)), action, _all(parts))
+    priority = rule.priority if "priority" in rule else 1000
+    return _Rule(f"firewall rule {rule.name}", priority, "deny" if rule.denied else "allow", _all(parts))
 
 
-def _of_policy(policy: Json, connection: Connection) -> Iterator[_Rule]:
+def _of_policy(
+    policy: compute_v1.NetworksGetEffectiveFirewallsResponseEffectiveFirewallPolicy, connection: Connection
+) -> Iterator[_Rule]:
     """Yield the rules of a firewall policy."""
-    title = policy.get("shortName") or policy.get("displayName") or policy.get("name", "")
-    for rule in policy.get("rules", ()):
-        match: Json = rule.get("match", {})
-        applies = rule.get("direction") == "INGRESS" and not rule.get("disabled")
-        source = _covers(match.get("srcIpRanges", ()), connection.source)
-        is_open = source is not True and any(match.get(name) for name in _SOURCES)
-        is_limited = any(match.get(name) for name in _CONDITIONS)
-        is_targeted = any(rule.get(name) for name in _TARGETS)
+    title = policy.short_name or policy.display_name or policy.name
+    for rule in policy.rules:
+        match = rule.match
+        source = _covers(match.src_ip_ranges, connection.source)
+        is_open = source is not True and any(getattr(match, name, None) for name in _SOURCES)
+        is_limited = any(getattr(match, name, None) for name in _CONDITIONS)
+        is_targeted = any(getattr(rule, name, None) for name in _TARGETS)
+        is_of_instances = getattr(rule, "target_type", "") in ("", "INSTANCES")
         parts = (
-            applies and rule.get("targetType", "INSTANCES") == "INSTANCES",
+            rule.direction == "INGRESS" and not rule.disabled and is_of_instances,
             None if is_open or is_limited or is_targeted else source,
-            _is_port(match.get("layer4Configs", ()), "ipProtocol", connection.port),
+            _is_port([(each.ip_protocol, each.ports) for each in match.layer4_configs], connection.port),
         )
-        priority = int(rule.get("priority", 0))
-        name = f"rule {rule.get('ruleName') or priority} of firewall policy {title}"
-        yield _Rule(name, priority, str(rule.get("action")), _all(parts))
+        name = f"rule {rule.rule_name or rule.priority} of firewall policy {title}"
+        yield _Rule(name, rule.priority, rule.action, _all(parts))
 
 
 def _all(parts: Iterable[bool | None]) -> bool | None:
@@ -151,21 +157,18 @@ def _covers(ranges: Iterable[str], source: str) -> bool | None:
     return None if any(network.overlaps(other) for other in others) else False
 
 
-def _is_port(protocols: Iterable[Json], key: str, port: int) -> bool:
+def _is_port(protocols: Iterable[tuple[str, Sequence[str]]], port: int) -> bool:
     """Return whether TCP `port` is in a list of protocols, each with its ports; without ports, it has all."""
-    for protocol in protocols:
-        ranges = [str(text).partition("-") for text in protocol.get("ports") or ("0-65535",)]
-        if protocol.get(key) in ("tcp", "6", "all") and any(
-            int(first) <= port <= int(last or first) for first, _, last in ranges
-        ):
-            return True
-    return False
+    ports = [
+        text for protocol, texts in protocols if protocol in ("tcp", "6", "all") for text in texts or ("0-65535",)
+    ]
+    ranges = [text.partition("-") for text in ports]
+    return any(int(first) <= port <= int(end or first) for first, _, end in ranges)
 
 
 _OPTION = "--ssh-from"
 _NOT_FOUND = 404
 _PROPAGATION_S = 30.0
-_DECISIVE = ("sourceRanges", "targetTags")
 
 
 def caller_addresses(account: Account) -> tuple[str, ...]:
@@ -245,7 +248,7 @@ def _find_denial(account: Account, spec: FleetSpec, cloud: GceOptions, sources: 
     )
     fleet_rules = _rules(account, spec, cloud, sources) if cloud.firewall else []
     tags = {*cloud.tags, stem(spec.name, account.owner)}
-    policies_first = network.get("networkFirewallPolicyEnforcementOrder") == POLICIES_FIRST
+    policies_first = network.network_firewall_policy_enforcement_order == POLICIES_FIRST
     connections = [Connection(source, cloud.ssh_port, tags) for source in sources if ":" not in source]
     names = [denying_rule(effective, each, fleet_rules, policies_first=policies_first) for each in connections]
     if not names or not all(names):
@@ -325,9 +328,9 @@ def _not_allowed(account: Account, spec: FleetSpec, cloud: GceOptions) -> str:
 def _make_rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> bool:
     """Create and update the rules; return whether a rule was changed."""
     changed = False
-    existing = {str(rule["name"]): rule for rule in account.api.firewalls(account.host_project)}
+    existing = {rule.name: rule for rule in account.api.firewalls(account.host_project)}
     for body in _rules(account, spec, cloud, sources):
-        current = existing.get(body["name"])
+        current = existing.get(body.name)
         if current is None:
             _write(account, spec, "insert", body)
         elif _differs(current, body):
@@ -365,13 +368,13 @@ def follow_caller(account: Account, spec: FleetSpec, cloud: GceOptions) -> SshAc
 
 
 def _followed(
-    account: Account, spec: FleetSpec, cloud: GceOptions, body: Json, callers: tuple[str, ...]
+    account: Account, spec: FleetSpec, cloud: GceOptions, body: compute_v1.Firewall, callers: tuple[str, ...]
 ) -> SshAccess:
     rules = account.api.firewalls(account.host_project)
-    current = next((rule for rule in rules if rule["name"] == body["name"]), None)
+    current = next((rule for rule in rules if rule.name == body.name), None)
     if current is None:
         return SshAccess((), callers)
-    now = SshAccess(tuple(str(text) for text in current.get("sourceRanges", ())), callers, option=_OPTION)
+    now = SshAccess(tuple(current.source_ranges), callers, option=_OPTION)
     if callers and now.admits_caller:
         return replace(now, denied_by=denied_by(account, spec, cloud, callers))
     if not callers or cloud.ssh_from:
@@ -380,17 +383,20 @@ def _followed(
     return SshAccess(callers, callers, changed=True, before=now.open_to, propagation_s=_PROPAGATION_S)
 
 
-def _rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> list[Json]:
+def _rules(account: Account, spec: FleetSpec, cloud: GceOptions, sources: Sequence[str]) -> list[compute_v1.Firewall]:
     """Return the bodies of the rules of a fleet; in the host project of a Shared VPC, they name its own project."""
     project = account.api.project if account.host_project else ""
     return firewalls(spec.name, account.owner, account.user, cloud, sources, project=project)
 
 
-def _differs(current: Json, body: Json) -> bool:
-    return any(sorted(current.get(key, ())) != sorted(body.get(key, ())) for key in _DECISIVE)
+def _differs(current: compute_v1.Firewall, body: compute_v1.Firewall) -> bool:
+    pairs = ((current.source_ranges, body.source_ranges), (current.target_tags, body.target_tags))
+    return any(sorted(before) != sorted(after) for before, after in pairs)
 
 
-def _write(account: Account, spec: FleetSpec, method: Literal["insert", "patch"], body: Json) -> None:
-    host = account.host_project
-    with account.request(spec.name, method, firewall=body["name"], project=host) as request:
-        account.api.done(account.api.write_firewall(method, body, request.id, host), "opening the firewall")
+def _write(account: Account, spec: FleetSpec, method: Literal["insert", "patch"], body: compute_v1.Firewall) -> None:
+    host, is_new = account.host_project, method == "insert"
+    words = ("global", "firewalls", *(() if is_new else (body.name,)))
+    with account.request(spec.name, method, firewall=body.name, project=host) as request:
+        operation = account.api.create(words, body, request.id, project=host, verb="" if is_new else "PATCH")
+        account.api.done(operation, "opening the firewall")

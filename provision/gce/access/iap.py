@@ -12,9 +12,11 @@ import shlex
 import shutil
 import subprocess
 
+from google.cloud import compute_v1
+
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
 from provision.gce.api.iam import account_of, is_enabled, permitted_tunnels
+from provision.gce.api.messages import ApiError
 from provision.gce.api.resources import zone_of
 from provision.gce.diagnosis import UNKNOWN_MEMBER, Failure, missing_permission
 from provision.provider import ErrorKind, ProviderError
@@ -24,9 +26,9 @@ USE = "iap.tunnelInstances.accessViaIAP"
 _TIMEOUT_S = 60.0
 
 
-def tunnel(account: Account, resource: Json, port: int) -> tuple[str, ...]:
+def tunnel(account: Account, resource: compute_v1.Instance, port: int) -> tuple[str, ...]:
     """Return the command whose input and output are a connection to a TCP port of an instance."""
-    start = ("gcloud", "compute", "start-iap-tunnel", str(resource["name"]), str(port), "--listen-on-stdin")
+    start = ("gcloud", "compute", "start-iap-tunnel", resource.name, str(port), "--listen-on-stdin")
     return (*start, f"--project={account.api.project}", f"--zone={zone_of(resource)}")
 
 

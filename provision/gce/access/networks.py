@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from google.cloud import compute_v1
+
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
-from provision.gce.api.resources import last
+from provision.gce.api.messages import ApiError
 from provision.gce.catalog.machines import ARM_IMAGE, CPU_IMAGE, GPU_IMAGE
-from provision.gce.catalog.names import network_of, region_of, regions_of, subnetwork_of
+from provision.gce.catalog.names import last, network_of, region_of, regions_of, subnetwork_of
 from provision.gce.options import GceOptions, root_scripts
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 
 
-def check_subnetwork(network: Json, cloud: GceOptions, project: str) -> list[str]:
+def check_subnetwork(network: compute_v1.Network, cloud: GceOptions, project: str) -> list[str]:
     """Return the requested regions in which the network has the subnetwork; without a request, all of them.
 
     Args:
@@ -32,7 +33,7 @@ def check_subnetwork(network: Json, cloud: GceOptions, project: str) -> list[str
     """
     host, regions = network_of(cloud.network).project, _regions(network, cloud)
     list_them = ("gcloud", "compute", "networks", "subnets", "list", "--project", host or project)
-    if not cloud.subnetwork and (host or not network.get("autoCreateSubnetworks")):
+    if not cloud.subnetwork and (host or not network.auto_create_subnetworks):
         raise ProviderError(
             ErrorKind.USAGE,
             f"network {cloud.network} requires a subnetwork",
@@ -47,13 +48,13 @@ def check_subnetwork(network: Json, cloud: GceOptions, project: str) -> list[str
     return regions
 
 
-def _regions(network: Json, cloud: GceOptions) -> list[str]:
+def _regions(network: compute_v1.Network, cloud: GceOptions) -> list[str]:
     """Return the requested regions in which the network has the subnetwork; without a request, all."""
     asked = regions_of(cloud.zones)
     given = subnetwork_of(cloud.subnetwork) if cloud.subnetwork else None
     regions = []
-    for url in network.get("subnetworks", ()):
-        _, region, _, name = str(url).rsplit("/", 3)
+    for url in network.subnetworks:
+        _, region, _, name = url.rsplit("/", 3)
         fits = given is None or (given.name == name and given.region in ("", region))
         if fits and (not asked or region in asked):
             regions.append(region)
@@ -90,20 +91,19 @@ def regions_with_nat(account: Account, cloud: GceOptions) -> frozenset[str]:
     routers = account.api.routers(account.host_project)
     subnetwork = subnetwork_of(cloud.subnetwork).name or network.name  # in auto mode, it has the network's name
     return frozenset(
-        last(str(router["region"]))
+        last(router.region)
         for router in routers
-        if last(str(router.get("network", ""))) == network.name
-        and any(_serves(nat, subnetwork) for nat in router.get("nats", ()))
+        if last(router.network) == network.name and any(_serves(nat, subnetwork) for nat in router.nats)
     )
 
 
-def _serves(nat: Json, subnetwork: str) -> bool:
+def _serves(nat: compute_v1.RouterNat, subnetwork: str) -> bool:
     """Return whether a NAT translates to public addresses, and serves the instances of a subnetwork of its region."""
-    if nat.get("type", "PUBLIC") != "PUBLIC":
+    if (nat.type_ or "PUBLIC") != "PUBLIC":
         return False
-    primary = [each for each in nat.get("subnetworks", ()) if each.get("sourceIpRangesToNat") != _ONLY_SECONDARY]
-    listed = {last(str(each["name"])) for each in primary}
-    return nat.get("sourceSubnetworkIpRangesToNat") in _ALL or subnetwork in listed
+    primary = [each for each in nat.subnetworks if list(each.source_ip_ranges_to_nat) != _ONLY_SECONDARY]
+    listed = {last(each.name) for each in primary}
+    return nat.source_subnetwork_ip_ranges_to_nat in _ALL or subnetwork in listed
 
 
 def with_nat(account: Account, spec: FleetSpec, cloud: GceOptions, offered: Offered) -> Offered:

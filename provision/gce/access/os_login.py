@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from google.cloud import compute_v1
+
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
 from provision.gce.api.iam import permitted
+from provision.gce.api.messages import ApiError, Json
 from provision.gce.api.requests import is_os_login
 from provision.gce.catalog.names import mark, marked
 from provision.gce.diagnosis import missing_permission
@@ -29,12 +31,12 @@ _MARGIN_S = 3600
 _GONE = (403, 404)
 
 
-def is_required(cloud: GceOptions, project: Json) -> bool:
+def is_required(cloud: GceOptions, project: compute_v1.Project) -> bool:
     """Return whether new instances use OS Login: the user requests it, or the metadata of the project enables it."""
-    return cloud.os_login or is_os_login(project.get("commonInstanceMetadata", {}))
+    return cloud.os_login or is_os_login(project.common_instance_metadata)
 
 
-def login_of(account: Account, cloud: GceOptions, project: Json) -> str:
+def login_of(account: Account, cloud: GceOptions, project: compute_v1.Project) -> str:
     """Return who logs in on new instances: the account in use with OS Login, otherwise the user of the options."""
     return account.api.account if is_required(cloud, project) else cloud.ssh_user
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from provision.gce.access import buckets
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError
 from provision.gce.api.iam import project_of_account, project_policy, role_permissions, service_account
+from provision.gce.api.messages import ApiError
 from provision.gce.options import GceOptions
 from provision.model import Command
 from provision.provider import ErrorKind, ProviderError

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
+from provision.gce.api.messages import Json, from_http
+from provision.gce.diagnosis import Failure
+
 CALLS_MAX = 1000
 """Largest number of calls that Compute Engine accepts in one request."""
 
@@ -42,7 +45,12 @@ class Answer:
     """The answer to one call of a batch."""
 
     status: int
-    body: dict[str, Any]
+    body: Json
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Return the failures that it reports; empty if the call succeeded."""
+        return [] if self.status < 400 else from_http(self.status, self.body)
 
 
 def encode(calls: Sequence[Call]) -> tuple[str, bytes]:

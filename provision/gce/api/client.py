@@ -1,4 +1,4 @@
-"""Client of Compute Engine; resources are JSON of the REST API. Only this package uses Google's libraries.
+"""Client of Compute Engine, over Google's library.
 
 Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discovery document of that API.
 """
@@ -6,7 +6,6 @@ Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discover
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
@@ -14,12 +13,12 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import google.auth
@@ -36,16 +35,23 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
 from provision.gce.api.batch import CALLS_MAX, Answer, Call, decode, encode
-from provision.gce.api.resources import last
-from provision.gce.catalog.names import network_of
+from provision.gce.api.messages import (
+    ApiError,
+    Json,
+    Listing,
+    M,
+    from_http,
+    from_json,
+    from_operation,
+    is_done,
+    to_json,
+)
+from provision.gce.catalog.names import last, network_of
 from provision.gce.diagnosis import (
-    RATE,
     UNKNOWN_MEMBER,
     VARIABLE,
     Failure,
     expired_credentials,
-    from_http,
-    from_operation,
     no_credentials,
     no_project,
     unusable_credentials,
@@ -54,49 +60,14 @@ from provision.gce.options import is_loopback
 from provision.provider import ProviderError
 
 T = TypeVar("T")
-Json = dict[str, Any]
 
 PUBLIC_ENDPOINT = "https://compute.googleapis.com"
 GOOGLE_APIS = "https://www.googleapis.com"
 CALL_TIMEOUT_S = 60.0
 # The server holds a call to `wait` for up to two minutes.
 WAIT_TIMEOUT_S = 150.0
-_FORBIDDEN = 403
-_RETRIED = (429, 500, 502, 503, 504)
 _PAGE = 500
 _PROJECT = re.compile(r"/projects/([^/]+)/")
-
-
-class ApiError(Exception):
-    """A call failed permanently.
-
-    Attributes:
-        failures: Failures that the answer reports.
-    """
-
-    def __init__(self, failures: Sequence[Failure]) -> None:
-        super().__init__("; ".join(failure.message for failure in failures) or "no answer")
-        self.failures = tuple(failures)
-
-    @property
-    def status(self) -> int:
-        """Return the HTTP status; 0 if there was no answer."""
-        return max((failure.http for failure in self.failures), default=0)
-
-    @property
-    def is_forbidden(self) -> bool:
-        """Return whether the caller lacks a permission; too many calls have the same status."""
-        return self.status == _FORBIDDEN and not _is_rate(self.failures)
-
-    @property
-    def is_transient(self) -> bool:
-        """Return whether the call may succeed if it is repeated."""
-        return self.status in (0, *_RETRIED) or _is_rate(self.failures)
-
-
-def _is_rate(failures: Iterable[Failure]) -> bool:
-    """Return whether there were too many calls, https://cloud.google.com/compute/api-quota."""
-    return any(failure.code in RATE.codes.split() for failure in failures)
 
 
 @dataclass(frozen=True)
@@ -170,18 +141,6 @@ class _Adapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
         options = [*HTTPConnection.default_socket_options, *self._options]
         super().init_poolmanager(*args, socket_options=options, **more)
-
-
-class Listing(list[Json]):
-    """Resources of all zones and regions that answered.
-
-    Attributes:
-        silent: Zones and regions that did not answer.
-    """
-
-    def __init__(self, resources: Iterable[Json] = (), silent: Iterable[str] = ()) -> None:
-        super().__init__(resources)
-        self.silent = frozenset(silent)
 
 
 class Api:
@@ -327,35 +286,33 @@ class Api:
             self._reported = why
             self._report(f"asking Compute Engine; retrying {why}")
 
-    def _request(self, client: str, method: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Json:
-        """Make one call, and return the resource or operation of its answer."""
+    def _request(self, client: str, method: str, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
+        """Make one call, and return the message of its answer."""
         request = {"project": self.project, **fields}
         return self._call(
-            lambda: to_json(getattr(self._client(client), method)(request=request, retry=None, timeout=timeout_s))
+            lambda: getattr(self._client(client), method)(request=request, retry=None, timeout=timeout_s)
         )
 
-    def _list(self, client: str, **fields: Any) -> list[Json]:
+    def _list(self, client: str, **fields: Any) -> list[Any]:
         """Return the resources of a list that is neither of a zone nor of a region, from all of its pages."""
         request = {"project": self.project, "max_results": _PAGE, **fields}
         return self._call(
-            lambda: [
-                to_json(item)
-                for item in self._client(client).list(request=request, retry=None, timeout=CALL_TIMEOUT_S)
-            ]
+            lambda: list(self._client(client).list(request=request, retry=None, timeout=CALL_TIMEOUT_S))
         )
 
-    def _aggregated(self, collection: str, query: str, project: str = "") -> Listing:
+    def _aggregated(self, kind: type[M], collection: str, query: str = "", project: str = "") -> Listing[M]:
         """Return the resources of all zones and regions, from all pages of the list.
 
         Google's library does not have returnPartialSuccess, without which a zone that does not answer fails the call.
 
         Args:
+            kind: Class of the resources.
             collection: Name of the collection, ``instances``.
             query: Filter of the list; empty: none.
             project: The project; empty: this one.
         """
         given = {"maxResults": str(_PAGE), "returnPartialSuccess": "true", **({"filter": query} if query else {})}
-        resources: list[Json] = []
+        resources: list[M] = []
         silent: set[str] = set()
         token = ""
         while True:
@@ -370,7 +327,7 @@ class Api:
                 continue
             silent |= {last(str(scope)) for scope in answer.get("unreachables", ())}
             for scope, scoped in answer.get("items", {}).items():
-                resources += scoped.get(collection, ())
+                resources += [from_json(kind, each) for each in scoped.get(collection, ())]
                 if scoped.get("warning", {}).get("code") == "UNREACHABLE":
                     silent.add(last(scope))
             token = str(answer.get("nextPageToken", ""))
@@ -406,93 +363,99 @@ class Api:
 
     # --- reading resources ------------------------------------------------------------------------------------
 
-    def get_project(self) -> Json:
+    def get_project(self) -> compute_v1.Project:
         """Return the project, with its quotas."""
-        return self._request("ProjectsClient", "get")
+        project: compute_v1.Project = self._request("ProjectsClient", "get")
+        return project
 
     def host_project(self) -> str:
         """Return the host project of the Shared VPC that the project belongs to; empty: none."""
-        return str(self._request("ProjectsClient", "get_xpn_host").get("name", ""))
+        return str(self._request("ProjectsClient", "get_xpn_host").name)
 
-    def regions(self) -> list[Json]:
+    def regions(self) -> list[compute_v1.Region]:
         """Return the regions, with their quotas and zones."""
         return self._list("RegionsClient")
 
-    def accelerator_types(self, name: str) -> Listing:
+    def accelerator_types(self, name: str) -> Listing[compute_v1.AcceleratorType]:
         """Return the type of accelerators of this name, once for each zone that has it."""
-        return self._aggregated("acceleratorTypes", f"name={name}")
+        return self._aggregated(compute_v1.AcceleratorType, "acceleratorTypes", f"name={name}")
 
-    def machine_types(self, name: str) -> Listing:
+    def machine_types(self, name: str) -> Listing[compute_v1.MachineType]:
         """Return the machine type of this name, once for each zone that has it."""
-        return self._aggregated("machineTypes", f"name={name}")
+        return self._aggregated(compute_v1.MachineType, "machineTypes", f"name={name}")
 
     def machine_type_names(self, zone: str) -> list[str]:
         """Return the names of all machine types of a zone."""
-        return [str(machine_type["name"]) for machine_type in self._list("MachineTypesClient", zone=zone)]
+        return [str(machine_type.name) for machine_type in self._list("MachineTypesClient", zone=zone)]
 
-    def reservations(self, name: str, project: str = "") -> Listing:
+    def reservations(self, name: str, project: str = "") -> Listing[compute_v1.Reservation]:
         """Return the reservations of this name, of which each zone may have one, in this project or another one."""
-        return self._aggregated("reservations", f"name={name}", project)
+        return self._aggregated(compute_v1.Reservation, "reservations", f"name={name}", project)
 
-    def image(self, path: str) -> Json:
+    def image(self, path: str) -> compute_v1.Image:
         """Return the image that ``projects/P/global/images/family/F`` or ``projects/P/global/images/I`` names."""
         words = path.removeprefix("https://www.googleapis.com/compute/v1/").split("/")
-        if words[-2] == "family":
-            return self._request("ImagesClient", "get_from_family", project=words[1], family=words[-1])
-        return self._request("ImagesClient", "get", project=words[1], image=words[-1])
+        method, field = ("get_from_family", "family") if words[-2] == "family" else ("get", "image")
+        fields: dict[str, Any] = {"project": words[1], field: words[-1]}
+        image: compute_v1.Image = self._request("ImagesClient", method, **fields)
+        return image
 
-    def images(self, query: str) -> list[Json]:
+    def images(self, query: str) -> list[compute_v1.Image]:
         """Return the images of the project itself."""
         return self._list("ImagesClient", filter=query)
 
-    def network(self, path: str) -> Json:
+    def network(self, path: str) -> compute_v1.Network:
         """Return a VPC network, of this project or of a host project."""
         project, name = network_of(path)
-        return self._request("NetworksClient", "get", project=project or self.project, network=name)
+        network: compute_v1.Network = self._request(
+            "NetworksClient", "get", project=project or self.project, network=name
+        )
+        return network
 
-    def effective_firewalls(self, path: str) -> Json:
+    def effective_firewalls(self, path: str) -> compute_v1.NetworksGetEffectiveFirewallsResponse:
         """Return the firewall rules and policies of a network, of this project or of a host project."""
         project, name = network_of(path)
-        return self._request(
+        effective: compute_v1.NetworksGetEffectiveFirewallsResponse = self._request(
             "NetworksClient", "get_effective_firewalls", project=project or self.project, network=name
         )
+        return effective
 
-    def instances(self, query: str) -> Listing:
+    def instances(self, query: str) -> Listing[compute_v1.Instance]:
         """Return the instances of all zones, with one call per page."""
-        return self._aggregated("instances", query)
+        return self._aggregated(compute_v1.Instance, "instances", query)
 
-    def disks(self, query: str) -> Listing:
+    def disks(self, query: str) -> Listing[compute_v1.Disk]:
         """Return the disks of all zones."""
-        return self._aggregated("disks", query)
+        return self._aggregated(compute_v1.Disk, "disks", query)
 
-    def addresses(self, query: str) -> Listing:
+    def addresses(self, query: str) -> Listing[compute_v1.Address]:
         """Return the reserved addresses of all regions."""
-        return self._aggregated("addresses", query)
+        return self._aggregated(compute_v1.Address, "addresses", query)
 
-    def resource_policies(self) -> Listing:
+    def resource_policies(self) -> Listing[compute_v1.ResourcePolicy]:
         """Return the resource policies of all regions."""
-        return self._aggregated("resourcePolicies", "")
+        return self._aggregated(compute_v1.ResourcePolicy, "resourcePolicies")
 
-    def firewalls(self, project: str = "") -> list[Json]:
+    def firewalls(self, project: str = "") -> list[compute_v1.Firewall]:
         """Return the firewall rules of this project, or of another one."""
         return self._list("FirewallsClient", project=project or self.project)
 
-    def routers(self, project: str = "") -> list[Json]:
+    def routers(self, project: str = "") -> Listing[compute_v1.Router]:
         """Return the Cloud Routers of all regions, of this project or of another one."""
-        return self._aggregated("routers", "", project)
+        return self._aggregated(compute_v1.Router, "routers", project=project)
 
-    def operations(self, query: str = "", project: str = "") -> Listing:
+    def operations(self, query: str = "", project: str = "") -> Listing[compute_v1.Operation]:
         """Return the operations of the last days, of all zones and regions."""
-        return self._aggregated("operations", query, project)
+        return self._aggregated(compute_v1.Operation, "operations", query, project)
 
     # --- changing resources -----------------------------------------------------------------------------------
 
     def create(
         self, words: Sequence[str], message: Any, request_id: str, *, project: str = "", verb: str = ""
-    ) -> Json:
+    ) -> compute_v1.Operation:
         """Create something, or change it; return the operation, which is not done yet.
 
-        The library's clients have no option for sockets, which would be needed so that no call arrives late.
+        The library's clients have no option for their sockets, which keeps a call from arriving late.
 
         Args:
             words: Words of the path, ``("zones", "us-central1-a", "instances", "bulkInsert")``.
@@ -502,31 +465,7 @@ class Api:
             verb: HTTP method; empty: POST.
         """
         path = self.path(*words, project=project, requestId=request_id)
-        return self.ask(self.endpoint, path, to_json(message), verb=verb)
-
-    def bulk_insert(self, location: str, body: Json, request_id: str, *, regional: bool) -> Json:
-        """Create instances in one zone, or in one zone of a region; return the operation, which is not done yet.
-
-        Source: instances.bulkInsert and regionInstances.bulkInsert.
-        """
-        resource = compute_v1.BulkInsertInstanceResource.from_json(json.dumps(body))
-        words = ("regions" if regional else "zones", location, "instances", "bulkInsert")
-        return self.create(words, resource, request_id)
-
-    def insert_image(self, body: Json, request_id: str) -> Json:
-        """Create an image of a disk that no running instance uses; return the operation."""
-        return self.create(("global", "images"), compute_v1.Image.from_json(json.dumps(body)), request_id)
-
-    def write_firewall(self, method: Literal["insert", "patch"], body: Json, request_id: str, project: str) -> Json:
-        """Create a firewall rule, or change it to `body`; return the operation."""
-        words = ("global", "firewalls", *([body["name"]] if method == "patch" else []))
-        rule, verb = compute_v1.Firewall.from_json(json.dumps(body)), "PATCH" if method == "patch" else ""
-        return self.create(words, rule, request_id, project=project, verb=verb)
-
-    def insert_policy(self, region: str, body: Json, request_id: str) -> Json:
-        """Create a resource policy in a region; return the operation."""
-        policy = compute_v1.ResourcePolicy.from_json(json.dumps(body))
-        return self.create(("regions", region, "resourcePolicies"), policy, request_id)
+        return from_json(compute_v1.Operation, self.ask(self.endpoint, path, to_json(message), verb=verb))
 
     # --- operations -------------------------------------------------------------------------------------------
 
@@ -543,7 +482,7 @@ class Api:
         message = f"{activity} is not done after {limit_s:g} s"
         raise ApiError([Failure(code="DEADLINE", message=message)])
 
-    def wait(self, operation: Json, activity: str) -> Json:
+    def wait(self, operation: compute_v1.Operation, activity: str) -> compute_v1.Operation:
         """Wait for an operation, and return it when it is done, even if it failed.
 
         Raises:
@@ -551,33 +490,35 @@ class Api:
         """
         current = operation
 
-        def is_done() -> bool:
+        def has_ended() -> bool:
             nonlocal current
-            if current.get("status") != "DONE":
+            if not is_done(current):
                 current = self._wait_once(current)
-            return current.get("status") == "DONE"
+            return is_done(current)
 
-        self.until(is_done, f"{activity} (operation {operation['name']})")
+        self.until(has_ended, f"{activity} (operation {operation.name})")
         return current
 
-    def _wait_once(self, operation: Json) -> Json:
-        scope_field = {}
-        for scope in ("zone", "region"):
-            if operation.get(scope):
-                scope_field = {scope: last(operation[scope])}
-        client = f"{next(iter(scope_field), 'global').title()}OperationsClient"
-        match = _PROJECT.search(operation.get("selfLink", ""))
-        fields = {"project": match[1] if match else self.project, "operation": operation["name"], **scope_field}
+    def _wait_once(self, operation: compute_v1.Operation) -> compute_v1.Operation:
+        scope = "zone" if operation.zone else "region" if operation.region else ""
+        place = {scope: last(operation.zone or operation.region)} if scope else {}
+        match = _PROJECT.search(operation.self_link)
+        fields = {"project": match[1] if match else self.project, "operation": operation.name, **place}
+        client = f"{(scope or 'global').title()}OperationsClient"
         try:
-            return self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
+            current: compute_v1.Operation = self._request(client, "wait", timeout_s=WAIT_TIMEOUT_S, **fields)
         except ApiError as error:
             if error.status != 404:
                 raise
+        else:
+            return current
         # Compute Engine forgets operations that have ended; the lists of resources show their effect.
-        listed = self.operations(f'name="{operation["name"]}"', fields["project"])
-        return next(iter(listed), operation if listed.silent else {**operation, "status": "DONE"})
+        listed = self.operations(f'name="{operation.name}"', fields["project"])
+        if not listed and not listed.silent:
+            return compute_v1.Operation(operation, status=compute_v1.Operation.Status.DONE)
+        return next(iter(listed), operation)
 
-    def done(self, operation: Json, activity: str) -> None:
+    def done(self, operation: compute_v1.Operation, activity: str) -> None:
         """Wait for an operation that must succeed.
 
         Raises:
@@ -663,26 +604,8 @@ class Api:
         return result
 
 
-def to_json(message: Any) -> Json:
-    """Return a message of the library as JSON of the REST API, without unset fields."""
-    text = type(message).to_json(
-        message,
-        use_integers_for_enums=False,
-        preserving_proto_field_name=False,
-        always_print_fields_with_no_presence=False,
-        indent=None,
-    )
-    result: Json = json.loads(text)
-    return result
-
-
-def answer_failures(answer: Answer) -> list[Failure]:
-    """Return the failures that the answer to a call in a batch reports; empty if it succeeded."""
-    return [] if answer.status < 400 else from_http(answer.status, answer.body)
-
-
 def _is_repeated(answer: Answer) -> bool:
-    failures = answer_failures(answer)
+    failures = answer.failures
     return bool(failures) and ApiError(failures).is_transient
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from provision.gce.api.client import GOOGLE_APIS, Api, ApiError, Json
+from provision.gce.api.client import GOOGLE_APIS, Api
+from provision.gce.api.messages import ApiError, Json
 
 _RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 _BILLING = "https://cloudbilling.googleapis.com"

@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from provision.directories import make_directory, write_record
-from provision.gce.api.client import Api, ApiError, Json
+from provision.gce.api.client import Api
+from provision.gce.api.messages import ApiError, Json
 from provision.gce.catalog.prices import Prices, Rate, from_catalog, rates_of, table
 from provision.gce.options import GceOptions
 from provision.provider import ProviderError

@@ -11,6 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from google.cloud import compute_v1
+
+from provision.gce.api.messages import from_json, to_json
 from provision.gce.catalog.machines import (
     COMPACT,
     RESERVATION_BOUND,
@@ -27,13 +30,7 @@ from provision.gce.options import END_AT, IDLE_TIMEOUT, LOCAL_SSD, LOCAL_SSD_PAT
 from provision.model import FleetSpec
 from provision.options import split_pair
 
-FIXED_END = "terminationTime"
-"""Field with the time at which an instance ends, which a later start does not move; after it, a start is refused.
-
-Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
-"""
-
-DISCARD_LOCAL_SSDS: Mapping[str, Any] = MappingProxyType({"onInstanceStopAction": {"discardLocalSsd": True}})
+DISCARD_LOCAL_SSDS = compute_v1.SchedulingOnInstanceStopAction(discard_local_ssd=True)
 """Field that instances with Local SSDs need if they are stopped at their end.
 
 Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
@@ -41,59 +38,61 @@ Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
 """
 
 
-def scheduling(cloud: GceOptions, now: float) -> dict[str, Any]:
+def scheduling(cloud: GceOptions, now: float) -> compute_v1.Scheduling:
     """Return the scheduling; only some instances on demand without GPUs can migrate, maintenance stops the others.
 
     Instances that are placed close to each other cannot migrate.
     Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
-    again, so that they do not restart if their cost is limited. `now` is as in `run_limit`.
+    again, so that they do not restart if their cost is limited. `now` is as in `limit_run`.
     """
     model = provisioning_model(cloud)
     migrates = model == STANDARD and can_migrate(cloud.machine_type) and not has_gpus(cloud)
-    migrates = migrates and cloud.placement != COMPACT
-    values: dict[str, Any] = {
-        "provisioningModel": model,
-        "onHostMaintenance": "MIGRATE" if migrates else "TERMINATE",
-        "automaticRestart": model == STANDARD and not cloud.max_cost_usd,
-    }
+    values = compute_v1.Scheduling(
+        provisioning_model=model,
+        on_host_maintenance="MIGRATE" if migrates and cloud.placement != COMPACT else "TERMINATE",
+        automatic_restart=model == STANDARD and not cloud.max_cost_usd,
+    )
     if cloud.delete_after_s:
-        values |= run_limit(cloud.delete_after_s, now, is_fixed=cloud.has_fixed_end)
+        limit_run(values, cloud.delete_after_s, now, is_fixed=cloud.has_fixed_end)
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
-        values["instanceTerminationAction"] = "STOP" if cloud.unattended else "DELETE"
+        values.instance_termination_action = "STOP" if cloud.unattended else "DELETE"
     if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
-        values |= DISCARD_LOCAL_SSDS
+        values.on_instance_stop_action = DISCARD_LOCAL_SSDS
     return values
 
 
-def run_limit(seconds: int, now: float, *, is_fixed: bool) -> dict[str, Any]:
-    """Return the field that ends an instance.
+def limit_run(values: compute_v1.Scheduling, seconds: int, now: float, *, is_fixed: bool) -> None:
+    """Set the end of an instance; a later start does not move a fixed one, after which a start is refused.
+
+    Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
 
     Args:
+        values: The scheduling.
         seconds: Its lifetime.
         now: Time of its start, in seconds since the epoch.
         is_fixed: The lifetime counts from `now`; otherwise from each start.
     """
     if is_fixed:
-        return {FIXED_END: datetime.fromtimestamp(now + seconds, timezone.utc).isoformat(timespec="seconds")}
-    return {"maxRunDuration": {"seconds": str(seconds)}}
+        end = datetime.fromtimestamp(now + seconds, timezone.utc)
+        values.termination_time = end.isoformat(timespec="seconds")
+    else:
+        values.max_run_duration = compute_v1.Duration(seconds=seconds)
 
 
-def reservation_affinity(cloud: GceOptions) -> dict[str, Any]:
-    """Return the field with the reservation that instances use; Flex-start VMs cannot use any.
+def reservation_affinity(cloud: GceOptions) -> compute_v1.ReservationAffinity | None:
+    """Return the reservation that instances use; Flex-start VMs cannot use any.
 
     Source: https://cloud.google.com/compute/docs/instances/reservations-consume.
     """
     if cloud.flex_start:
-        return {"reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
+        return compute_v1.ReservationAffinity(consume_reservation_type="NO_RESERVATION")
     if not cloud.reservation:
-        return {}
-    return {
-        "reservationAffinity": {
-            "consumeReservationType": "SPECIFIC_RESERVATION",
-            "key": "compute.googleapis.com/reservation-name",
-            "values": [cloud.reservation],
-        }
-    }
+        return None
+    return compute_v1.ReservationAffinity(
+        consume_reservation_type="SPECIFIC_RESERVATION",
+        key="compute.googleapis.com/reservation-name",
+        values=[cloud.reservation],
+    )
 
 
 OS_LOGIN = "enable-oslogin"
@@ -135,10 +134,9 @@ def runs_scripts(startup: str, cloud: GceOptions) -> bool:
     return all(item in startup for item in [*scripts(GceOptions()), *mounted])
 
 
-def is_os_login(metadata: Mapping[str, Any]) -> bool:
+def is_os_login(metadata: compute_v1.Metadata) -> bool:
     """Return whether the metadata of an instance or a project enables OS Login."""
-    items = {str(item.get("key")): str(item.get("value", "")) for item in metadata.get("items", ())}
-    return items.get(OS_LOGIN, "").upper() == "TRUE"
+    return next((item.value for item in metadata.items if item.key == OS_LOGIN), "").upper() == "TRUE"
 
 
 def deadlines(cloud: GceOptions, now: float) -> dict[str, str]:
@@ -152,18 +150,25 @@ def restarts(cloud: GceOptions) -> dict[str, str]:
     return {RESTARTS: cloud.endpoint or "https://compute.googleapis.com"} if cloud.unattended else {}
 
 
-def items_of(resource: Mapping[str, Any]) -> dict[str, str]:
+def items_of(resource: compute_v1.Instance) -> dict[str, str]:
     """Return the metadata items of an instance."""
-    return {str(item["key"]): str(item.get("value", "")) for item in resource.get("metadata", {}).get("items", ())}
+    return {item.key: item.value for item in resource.metadata.items}
 
 
-def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[str, str]]:
+def metadata(items: Mapping[str, str], fingerprint: str | None = None) -> compute_v1.Metadata:
+    """Return metadata with these items."""
+    return compute_v1.Metadata(
+        fingerprint=fingerprint, items=[compute_v1.Items(key=key, value=value) for key, value in items.items()]
+    )
+
+
+def metadata_items(cloud: GceOptions, public_key: str, now: float) -> dict[str, str]:
     """Return metadata with which only the fleet's own key logs in, and the guest agent publishes the host keys.
 
     With OS Login, the key is imported into a profile instead. `now` is the start of the instance, in seconds since
     the epoch.
     """
-    items = {
+    return {
         **dict(split_pair(text, "--metadata") for text in cloud.metadata),
         **({} if cloud.os_login else {"ssh-keys": ssh_keys(cloud.ssh_user, public_key)}),
         "block-project-ssh-keys": "true",
@@ -175,7 +180,6 @@ def metadata_items(cloud: GceOptions, public_key: str, now: float) -> list[dict[
         **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and not cloud.is_temporary else {}),
         **{key: text for key, text in scripts(cloud).items() if text},
     }
-    return [{"key": key, "value": value} for key, value in items.items()]
 
 
 IAP_RANGE = "35.235.240.0/20"
@@ -184,7 +188,7 @@ IAP_RANGE = "35.235.240.0/20"
 
 def firewalls(
     fleet: str, owner: str, user: str, cloud: GceOptions, ssh_from: Sequence[str], *, project: str = ""
-) -> list[dict[str, Any]]:
+) -> list[compute_v1.Firewall]:
     """Return the bodies of the two rules of a fleet: for SSH, and for the traffic among its instances.
 
     Args:
@@ -197,35 +201,37 @@ def firewalls(
         project: Project of the instances, if the network is in another one.
     """
     tag = stem(fleet, owner)
-    common = {
+    common: dict[str, Any] = {
         "network": network_path(cloud.network),
         "description": mark(fleet, owner, user, project),
         "direction": "INGRESS",
-        "targetTags": [tag],
+        "target_tags": [tag],
     }
-    ssh = {
-        "name": f"{tag}-ssh",
-        "allowed": [{"IPProtocol": "tcp", "ports": [str(cloud.ssh_port)]}],
-        "sourceRanges": list(ssh_from) if cloud.external else [IAP_RANGE],
-    }
-    internal = {
-        "name": f"{tag}-internal",
-        "allowed": [{"IPProtocol": protocol} for protocol in ("tcp", "udp", "icmp")],
-        "sourceTags": [tag],
-    }
-    return [{**common, **ssh}, {**common, **internal}]
+    ssh = compute_v1.Firewall(
+        **common,
+        name=f"{tag}-ssh",
+        allowed=[compute_v1.Allowed(I_p_protocol="tcp", ports=[str(cloud.ssh_port)])],
+        source_ranges=ssh_from if cloud.external else [IAP_RANGE],
+    )
+    internal = compute_v1.Firewall(
+        **common,
+        name=f"{tag}-internal",
+        allowed=[compute_v1.Allowed(I_p_protocol=protocol) for protocol in ("tcp", "udp", "icmp")],
+        source_tags=[tag],
+    )
+    return [ssh, internal]
 
 
-def network_interface(cloud: GceOptions, region: str) -> dict[str, Any]:
+def network_interface(cloud: GceOptions, region: str) -> compute_v1.NetworkInterface:
     """Return the network interface of an instance in `region`; empty: the region is unknown."""
-    interface: dict[str, Any] = {"network": network_path(cloud.network)}
-    if series_of(cloud.machine_type).gvnic:
-        interface["nicType"] = "GVNIC"
-    if cloud.subnetwork:
-        interface["subnetwork"] = subnetwork_path(cloud.subnetwork, region, network_of(cloud.network).project)
-    if cloud.external:
-        interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
-    return interface
+    host = network_of(cloud.network).project
+    nat = compute_v1.AccessConfig(name="External NAT", type_="ONE_TO_ONE_NAT")
+    return compute_v1.NetworkInterface(
+        network=network_path(cloud.network),
+        nic_type="GVNIC" if series_of(cloud.machine_type).gvnic else None,
+        subnetwork=subnetwork_path(cloud.subnetwork, region, host) if cloud.subnetwork else None,
+        access_configs=[nat] if cloud.external else [],
+    )
 
 
 def policy_name(spec: FleetSpec, owner: str) -> str:
@@ -234,42 +240,35 @@ def policy_name(spec: FleetSpec, owner: str) -> str:
     return f"{stem(spec.name, owner)}-compact" if is_compact else ""
 
 
-def placement_policy(spec: FleetSpec, owner: str, user: str) -> dict[str, Any]:
-    """Return the body of the placement policy of a fleet."""
-    return {
-        "name": policy_name(spec, owner),
-        "description": mark(spec.name, owner, user),
-        "groupPlacementPolicy": {"collocation": "COLLOCATED"},
-    }
+def placement_policy(spec: FleetSpec, owner: str, user: str) -> compute_v1.ResourcePolicy:
+    """Return the placement policy of a fleet.
 
-
-def resource_policies(spec: FleetSpec, owner: str) -> dict[str, Any]:
-    """Return the field of instances with their placement policy."""
-    name = policy_name(spec, owner)
-    return {"resourcePolicies": [name]} if name else {}
-
-
-def boot_disk(cloud: GceOptions, marks: Mapping[str, str]) -> dict[str, Any]:
-    """Return the boot disk, which is deleted with its instance; `marks` are its labels."""
-    return {
-        "boot": True,
-        "autoDelete": True,
-        "initializeParams": {
-            "sourceImage": cloud.image,
-            "diskSizeGb": str(cloud.disk_gb),
-            "diskType": cloud.disk_type,
-            "labels": dict(marks),
-        },
-    }
-
-
-def local_ssds(cloud: GceOptions) -> list[dict[str, Any]]:
-    """Return the Local SSDs that are attached; those that come with the machine type are not listed.
-
-    Source: https://cloud.google.com/compute/docs/disks/add-local-ssd.
+    Source: https://cloud.google.com/compute/docs/instances/use-compact-placement-policies.
     """
-    disk = {"type": "SCRATCH", "interface": "NVME", "autoDelete": True}
-    return [{**disk, "initializeParams": {"diskType": LOCAL_SSD}} for _ in range(cloud.local_ssds)]
+    return compute_v1.ResourcePolicy(
+        name=policy_name(spec, owner),
+        description=mark(spec.name, owner, user),
+        group_placement_policy=compute_v1.ResourcePolicyGroupPlacementPolicy(collocation="COLLOCATED"),
+    )
+
+
+def disks(cloud: GceOptions, marks: Mapping[str, str]) -> list[compute_v1.AttachedDisk]:
+    """Return the boot disk, which is deleted with its instance, and the Local SSDs that are attached.
+
+    Those that come with the machine type are not listed: https://cloud.google.com/compute/docs/disks/add-local-ssd.
+    `marks` are the labels of the boot disk.
+    """
+    boot = compute_v1.AttachedDiskInitializeParams(
+        source_image=cloud.image, disk_size_gb=cloud.disk_gb, disk_type=cloud.disk_type, labels=dict(marks)
+    )
+    scratch = compute_v1.AttachedDiskInitializeParams(disk_type=LOCAL_SSD)
+    return [
+        compute_v1.AttachedDisk(boot=True, auto_delete=True, initialize_params=boot),
+        *(
+            compute_v1.AttachedDisk(type_="SCRATCH", interface="NVME", auto_delete=True, initialize_params=scratch)
+            for _ in range(cloud.local_ssds)
+        ),
+    ]
 
 
 def bulk_insert(
@@ -282,7 +281,7 @@ def bulk_insert(
     others: Sequence[str] = (),
     region: str = "",
     now: float,
-) -> dict[str, Any]:
+) -> compute_v1.BulkInsertInstanceResource:
     """Return the body of the one request that creates all of `names`, or none.
 
     Args:
@@ -299,25 +298,28 @@ def bulk_insert(
         ValueError: the spec is of another provider, or names a subnetwork whose region is unknown.
     """
     region = region or (region_of(zones[0]) if zones else "")
-    body: dict[str, Any] = {
-        "count": str(len(names)),
-        "minCount": str(len(names)),
-        "instanceProperties": properties(spec, owner, user, region, now),
-        "perInstanceProperties": {name: {} for name in names.values()},  # each `name` in it is output only
-    }
+    body = compute_v1.BulkInsertInstanceResource(
+        count=len(names),
+        min_count=len(names),
+        instance_properties=properties(spec, owner, user, region, now),
+        per_instance_properties=dict.fromkeys(  # each `name` in it is output only
+            names.values(), compute_v1.BulkInsertInstanceResourcePerInstanceProperties()
+        ),
+    )
     if zones is not None:
-        body["locationPolicy"] = {
-            "targetShape": "ANY_SINGLE_ZONE",
-            "locations": {
-                **{f"zones/{zone}": {"preference": "ALLOW"} for zone in zones},
-                **{f"zones/{zone}": {"preference": "DENY"} for zone in others},
+        preferences = {**dict.fromkeys(zones, "ALLOW"), **dict.fromkeys(others, "DENY")}
+        body.location_policy = compute_v1.LocationPolicy(
+            target_shape="ANY_SINGLE_ZONE",
+            locations={
+                f"zones/{zone}": compute_v1.LocationPolicyLocation(preference=preference)
+                for zone, preference in preferences.items()
             },
-        }
+        )
     return body
 
 
-def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) -> dict[str, Any]:
-    """Return the properties that all instances of a fleet have, as InstanceProperties.
+def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) -> compute_v1.InstanceProperties:
+    """Return the properties that all instances of a fleet have.
 
     Args:
         spec: The fleet; its options are resolved.
@@ -331,39 +333,40 @@ def properties(spec: FleetSpec, owner: str, user: str, region: str, now: float) 
     """
     cloud = GceOptions.of(spec.options)
     marks = {**dict(split_pair(text, "--label") for text in cloud.labels), **labels(spec.name, owner, user)}
-    return {
-        "machineType": cloud.machine_type,
-        "description": mark(spec.name, owner, user),
-        "labels": marks,
-        "tags": {"items": [stem(spec.name, owner), *cloud.tags]},
-        "disks": [boot_disk(cloud, marks), *local_ssds(cloud)],
-        "networkInterfaces": [network_interface(cloud, region)],
-        "metadata": {"items": metadata_items(cloud, spec.public_key, now)},
-        "scheduling": scheduling(cloud, now),
-        **reservation_affinity(cloud),
-        **resource_policies(spec, owner),
-        **_accelerators(cloud),
-        **_service_accounts(cloud),
-    }
+    policy = policy_name(spec, owner)
+    return compute_v1.InstanceProperties(
+        machine_type=cloud.machine_type,
+        description=mark(spec.name, owner, user),
+        labels=marks,
+        tags=compute_v1.Tags(items=[stem(spec.name, owner), *cloud.tags]),
+        disks=disks(cloud, marks),
+        network_interfaces=[network_interface(cloud, region)],
+        metadata=metadata(metadata_items(cloud, spec.public_key, now)),
+        scheduling=scheduling(cloud, now),
+        reservation_affinity=reservation_affinity(cloud),
+        resource_policies=[policy] if policy else [],
+        guest_accelerators=_accelerators(cloud),
+        service_accounts=_service_accounts(cloud),
+    )
 
 
-def _accelerators(cloud: GceOptions) -> dict[str, Any]:
+def _accelerators(cloud: GceOptions) -> list[compute_v1.AcceleratorConfig]:
     """Return the attached GPUs; built-in GPUs come with the machine type and are not listed."""
     gpu = gpu_of(cloud)
     if not cloud.gpus or gpu is None or gpu.built_in:
-        return {}
-    return {"guestAccelerators": [{"acceleratorType": cloud.gpu, "acceleratorCount": cloud.gpus}]}
+        return []
+    return [compute_v1.AcceleratorConfig(accelerator_type=cloud.gpu, accelerator_count=cloud.gpus)]
 
 
-def _service_accounts(cloud: GceOptions) -> dict[str, Any]:
+def _service_accounts(cloud: GceOptions) -> list[compute_v1.ServiceAccount]:
     if not cloud.scopes:
-        return {}
-    return {"serviceAccounts": [{"email": cloud.service_account or "default", "scopes": list(cloud.scopes)}]}
+        return []
+    return [compute_v1.ServiceAccount(email=cloud.service_account or "default", scopes=cloud.scopes)]
 
 
 def single_inserts(
     spec: FleetSpec, names: Iterable[str], *, owner: str, user: str, project: str, zone: str, now: float
-) -> list[dict[str, Any]]:
+) -> list[compute_v1.Instance]:
     """Return the body of the request for each instance in a zone.
 
     In a bulk request, types of machines, disks, and GPUs are names; here they are paths.
@@ -378,16 +381,14 @@ def single_inserts(
         now: Time of their start, in seconds since the epoch, from which their deadlines count.
     """
     cloud = GceOptions.of(spec.options)
-    body = properties(spec, owner, user, region_of(zone), now)
-    body["machineType"] = f"zones/{zone}/machineTypes/{body['machineType']}"
-    for disk in body["disks"]:
-        params = disk["initializeParams"]
-        params["diskType"] = f"zones/{zone}/diskTypes/{params['diskType']}"
-    for gpu in body.get("guestAccelerators", ()):
-        gpu["acceleratorType"] = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu['acceleratorType']}"
-    if "resourcePolicies" in body:
-        policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
-        body["resourcePolicies"] = [f"{policies}/{name}" for name in body["resourcePolicies"]]
+    body = from_json(compute_v1.Instance, to_json(properties(spec, owner, user, region_of(zone), now)))
+    body.machine_type = f"zones/{zone}/machineTypes/{body.machine_type}"
+    for disk in body.disks:
+        disk.initialize_params.disk_type = f"zones/{zone}/diskTypes/{disk.initialize_params.disk_type}"
+    for gpu in body.guest_accelerators:
+        gpu.accelerator_type = f"projects/{project}/zones/{zone}/acceleratorTypes/{gpu.accelerator_type}"
+    policies = f"projects/{project}/regions/{region_of(zone)}/resourcePolicies"
+    body.resource_policies = [f"{policies}/{name}" for name in body.resource_policies]
     if cloud.wait_s:
-        body["params"] = {"requestValidForDuration": {"seconds": str(cloud.wait_s)}}
-    return [{**body, "name": name} for name in names]
+        body.params = compute_v1.InstanceParams(request_valid_for_duration=compute_v1.Duration(seconds=cloud.wait_s))
+    return [compute_v1.Instance(body, name=name) for name in names]

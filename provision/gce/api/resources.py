@@ -1,22 +1,29 @@
-"""Convert resources of Compute Engine's REST API to the data classes of provisioning."""
+"""Convert messages of Compute Engine to the data classes of provisioning."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Protocol
 
-from provision.gce.api.requests import FIXED_END, RESTARTS, items_of
+from google.cloud import compute_v1
+
+from provision.gce.api.requests import RESTARTS, items_of
 from provision.gce.catalog.machines import FLEX_START, SPOT, series_of
-from provision.gce.catalog.names import stem
+from provision.gce.catalog.names import last, stem
 from provision.gce.catalog.prices import Prices
 from provision.gce.options import END_AT, STOP_AT, GceOptions
 from provision.model import Instance, InstanceState
 from provision.names import index_of
 
-Json = dict[str, Any]
+
+class InZone(Protocol):
+    """A resource of a zone."""
+
+    zone: str
+
 
 _STATES = {
     "PENDING": InstanceState.QUEUED,
@@ -35,14 +42,9 @@ HOST_KEY = "ssh-ed25519"
 _KEYS_BEGIN, _KEYS_END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 
 
-def last(url: str) -> str:
-    """Return the last part of a URL or path, the resource's name."""
-    return url.rsplit("/", 1)[-1]
-
-
-def zone_of(resource: Mapping[str, Any]) -> str:
+def zone_of(resource: InZone) -> str:
     """Return the name of the zone that a resource is in."""
-    return last(str(resource.get("zone", "")))
+    return last(resource.zone)
 
 
 def seconds(text: str) -> float:
@@ -53,25 +55,15 @@ def seconds(text: str) -> float:
         return 0.0
 
 
-def owned(resources: Iterable[Json], owner: str) -> list[Json]:
-    """Return those of `resources` that this owner created."""
-    return [resource for resource in resources if resource.get("labels", {}).get("fleet-owner") == owner]
-
-
-def our_name(resource: Mapping[str, Any]) -> str:
+def our_name(resource: compute_v1.Instance) -> str:
     """Return the name of an instance within its fleet, ``worker-0``; its full name if it belongs to no fleet."""
-    labels = resource.get("labels", {})
-    base = stem(str(labels.get("fleet", "")), str(labels.get("fleet-owner", "")))
-    return str(resource.get("name", "")).removeprefix(f"{base}-")
+    labels = resource.labels
+    return resource.name.removeprefix(f"{stem(labels.get('fleet', ''), labels.get('fleet-owner', ''))}-")
 
 
-def zones_tried(operation: Mapping[str, Any]) -> frozenset[str]:
-    """Return the zones in which a bulkInsert reports that it tried to create instances.
-
-    Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
-    """
-    statuses = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
-    return frozenset(last(str(location)) for location in statuses)
+def zones_tried(operation: compute_v1.Operation) -> frozenset[str]:
+    """Return the zones in which a bulkInsert reports that it tried to create instances."""
+    return frozenset(map(last, operation.instances_bulk_insert_operation_metadata.per_location_status))
 
 
 def place_of(url: str) -> tuple[str, str]:
@@ -80,52 +72,45 @@ def place_of(url: str) -> tuple[str, str]:
     return (words[-3], words[-1]) if len(words) > 3 else ("", "")
 
 
-def created_count(operation: Mapping[str, Any]) -> int | None:
-    """Return the number of instances that a failed bulkInsert created before it failed; None: it did not fail.
-
-    Source: ``instancesBulkInsertOperationMetadata`` of Operation in the discovery document of the Compute Engine API.
-    """
-    if "error" not in operation:
+def created_count(operation: compute_v1.Operation) -> int | None:
+    """Return the number of instances that a failed bulkInsert created before it failed; None: it did not fail."""
+    if not operation.error.errors:
         return None
-    statuses = operation.get("instancesBulkInsertOperationMetadata", {}).get("perLocationStatus", {})
-    return sum(int(status.get("createdVmCount", 0)) for status in statuses.values())
+    statuses = operation.instances_bulk_insert_operation_metadata.per_location_status
+    return sum(status.created_vm_count for status in statuses.values())
 
 
-def cloud_of(resource: Mapping[str, Any], disk_type: str = "") -> GceOptions:
+def cloud_of(resource: compute_v1.Instance, disk_type: str = "") -> GceOptions:
     """Return those options of an instance that determine its price.
 
     Args:
         resource: The instance.
         disk_type: Type of its disks, which it does not show; empty: the default of its machine type.
     """
-    gpus: Sequence[Json] = resource.get("guestAccelerators") or ({},)
-    interfaces: Sequence[Json] = resource.get("networkInterfaces") or ()
-    machine_type = last(str(resource.get("machineType", "")))
-    scratch = sum(disk.get("type") == SCRATCH for disk in resource.get("disks", ()))
-    model = resource.get("scheduling", {}).get("provisioningModel")
+    gpus = next(iter(resource.guest_accelerators), compute_v1.AcceleratorConfig())
+    machine_type, model = last(resource.machine_type), resource.scheduling.provisioning_model
+    scratch = sum(disk.type_ == SCRATCH for disk in resource.disks)
     return GceOptions(
         machine_type=machine_type,
-        gpu=last(str(gpus[0].get("acceleratorType", ""))),
-        gpus=int(gpus[0].get("acceleratorCount", 0)),
+        gpu=last(gpus.accelerator_type),
+        gpus=gpus.accelerator_count,
         spot=model == SPOT,
         flex_start=model == FLEX_START,
-        disk_gb=sum(
-            int(disk.get("diskSizeGb", 0)) for disk in resource.get("disks", ()) if disk.get("type") != SCRATCH
-        ),
+        disk_gb=sum(disk.disk_size_gb for disk in resource.disks if disk.type_ != SCRATCH),
         local_ssds=scratch if series_of(machine_type).local_ssds else 0,  # others are part of the machine type
         disk_type=disk_type,
-        external=any(interface.get("accessConfigs") for interface in interfaces),
+        external=any(interface.access_configs for interface in resource.network_interfaces),
     )
 
 
-def state_of(resource: Mapping[str, Any]) -> InstanceState:
+def state_of(resource: compute_v1.Instance) -> InstanceState:
     """Return the state of an instance; one that starts and has run before keeps the files on its disk."""
-    state = _STATES.get(str(resource.get("status", "")), InstanceState.STOPPED)
-    has_run = any(resource.get(key) for key in ("lastStartTimestamp", "lastStopTimestamp"))
+    state = _STATES.get(resource.status, InstanceState.STOPPED)
+    has_run = resource.last_start_timestamp or resource.last_stop_timestamp
     return InstanceState.RESTARTING if state is InstanceState.STARTING and has_run else state
 
 
-def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *, ahead_s: float = 0.0) -> Instance:
+def instance(resource: compute_v1.Instance, prices: Prices, disk_type: str = "", *, ahead_s: float = 0.0) -> Instance:
     """Return an instance of the API as an Instance.
 
     Args:
@@ -140,11 +125,7 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
 
     zone = zone_of(resource)
     price = prices.price(cloud_of(resource, disk_type), zone)
-    scheduling = resource.get("resourceStatus", {}).get("scheduling", {})
-    window = resource.get("resourceStatus", {}).get("upcomingMaintenance", {})
-    state = state_of(resource)
-    items = items_of(resource)
-    end = local(seconds(str(resource.get("scheduling", {}).get(FIXED_END, ""))))
+    status, state, items = resource.resource_status, state_of(resource), items_of(resource)
 
     def scheduled(name: str) -> float:
         text = items.get(name, "")
@@ -152,21 +133,21 @@ def instance(resource: Mapping[str, Any], prices: Prices, disk_type: str = "", *
 
     return Instance(
         name=our_name(resource),
-        fleet=str(resource.get("labels", {}).get("fleet", "")),
-        id=str(resource.get("id", "")),
+        fleet=resource.labels.get("fleet", ""),
+        id=str(resource.id),
         state=state,
         zone=zone,
         price_usd_h=price.usd_h if price else 0.0,
-        created_at=local(seconds(str(resource.get("creationTimestamp", "")))),
-        delete_at=local(seconds(str(scheduling.get("terminationTimestamp", "")))),
+        created_at=local(seconds(resource.creation_timestamp)),
+        delete_at=local(seconds(status.scheduling.termination_timestamp)),
         stopped_usd_h=price.stopped_usd_h if price else 0.0,
-        started_at=local(seconds(str(resource.get("lastStartTimestamp", "")))),
-        stopped_at=local(seconds(str(resource.get("lastStopTimestamp", "")))),
+        started_at=local(seconds(resource.last_start_timestamp)),
+        stopped_at=local(seconds(resource.last_stop_timestamp)),
         stop_at=scheduled(STOP_AT),
         end_at=scheduled(END_AT),
-        restarts_until=end if RESTARTS in items else None,
-        maintenance_start=local(seconds(str(window.get("windowStartTime", "")))),
-        maintenance_end=local(seconds(str(window.get("windowEndTime", "")))),
+        restarts_until=local(seconds(resource.scheduling.termination_time)) if RESTARTS in items else None,
+        maintenance_start=local(seconds(status.upcoming_maintenance.window_start_time)),
+        maintenance_end=local(seconds(status.upcoming_maintenance.window_end_time)),
     )
 
 
@@ -182,23 +163,19 @@ def in_order(instances: Iterable[Instance]) -> list[Instance]:
     return sorted(instances, key=sort_key)
 
 
-def addresses(resource: Mapping[str, Any]) -> tuple[str, str]:
+def addresses(resource: compute_v1.Instance) -> tuple[str, str]:
     """Return the internal and the external address of an instance; empty if it has none."""
-    card = (resource.get("networkInterfaces") or [{}])[0]
-    outside = [config.get("natIP", "") for config in card.get("accessConfigs", ())]
-    return str(card.get("networkIP", "")), str(next(filter(None, outside), ""))
+    card = next(iter(resource.network_interfaces), compute_v1.NetworkInterface())
+    return card.network_i_p, next((config.nat_i_p for config in card.access_configs if config.nat_i_p), "")
 
 
-def host_key(answer: Mapping[str, Any]) -> str:
+def host_key(answer: compute_v1.GuestAttributes) -> str:
     """Return the host key in guest attributes of the namespace ``hostkeys``, in OpenSSH format; empty: none yet.
 
     The guest agent of Google's images publishes it: https://cloud.google.com/compute/docs/metadata/manage-guest-attributes
     """
-    for item in answer.get("queryValue", {}).get("items", ()):
-        words = str(item.get("value", "")).split()
-        if item.get("key") == HOST_KEY and words and _is_base64(words[0]):
-            return f"{HOST_KEY} {words[0]}"
-    return ""
+    keys = (item.value.split() for item in answer.query_value.items if item.key == HOST_KEY)
+    return next((f"{HOST_KEY} {words[0]}" for words in keys if words and _is_base64(words[0])), "")
 
 
 def console_host_key(text: str) -> str:

@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+
+from google.cloud import compute_v1
 
 from provision.durations import format_duration
 from provision.gce.catalog.gpus import GPUS, Gpu, find_gpu, listed
@@ -370,20 +371,20 @@ def _placement_refusal(cloud: GceOptions, series: Series) -> ProviderError | Non
     )
 
 
-def image_refusal(cloud: GceOptions, image: Mapping[str, Any]) -> ProviderError | None:
+def image_refusal(cloud: GceOptions, image: compute_v1.Image) -> ProviderError | None:
     """Return the error that the machine type cannot boot an image; None if it can, or the series is unknown.
 
     Args:
         cloud: Options, resolved.
-        image: The image, as JSON of the REST API.
+        image: The image.
     """
     series = series_of(cloud.machine_type)
     if series is UNKNOWN:
         return None
     name, architecture = cloud.image.rpartition("/")[2], "ARM64" if series.arm else "X86_64"
-    if image.get("architecture", architecture) not in (architecture, "ARCHITECTURE_UNSPECIFIED"):
-        problem = f"it is for {image['architecture']} processors, and {cloud.machine_type} has {architecture}"
-    elif series.gvnic and "GVNIC" not in {feature.get("type") for feature in image.get("guestOsFeatures", ())}:
+    if image.architecture not in ("", architecture, "ARCHITECTURE_UNSPECIFIED"):
+        problem = f"it is for {image.architecture} processors, and {cloud.machine_type} has {architecture}"
+    elif series.gvnic and "GVNIC" not in {feature.type_ for feature in image.guest_os_features}:
         problem = f"it has no driver for gVNIC, the only network interface of {cloud.machine_type}"
     else:
         return None
@@ -401,21 +402,21 @@ def is_incomplete(cloud: GceOptions) -> bool:
     return unknown or (not cloud.gpus and _ACCELERATED.match(cloud.machine_type) is not None)
 
 
-def completed(cloud: GceOptions, machine_type: Mapping[str, Any]) -> GceOptions:
+def completed(cloud: GceOptions, machine_type: compute_v1.MachineType) -> GceOptions:
     """Return `cloud` with the GPUs of its machine type, and an image for its processors.
 
     Args:
         cloud: Options, resolved.
-        machine_type: The machine type, as JSON of the REST API.
+        machine_type: The machine type.
 
     Raises:
         ProviderError: it has GPUs with Arm processors.
     """
-    arm = machine_type.get("architecture") == "ARM64"
-    accelerators = machine_type.get("accelerators", ())
+    arm = machine_type.architecture == "ARM64"
+    accelerators = machine_type.accelerators
     if accelerators:
-        kind = str(accelerators[0].get("guestAcceleratorType", ""))
-        cloud = replace(cloud, gpu=kind, gpus=int(accelerators[0].get("guestAcceleratorCount", 0)))
+        first = accelerators[0]
+        cloud = replace(cloud, gpu=first.guest_accelerator_type, gpus=first.guest_accelerator_count)
     if (refused := _arm_refusal(cloud, arm=arm)) is not None:
         raise refused
     if cloud.image == CPU_IMAGE and (accelerators or arm):

@@ -199,3 +199,8 @@ def marked_project(description: str) -> str:
     """Return the project of the instances in a description; empty if it is the project of the resource."""
     match = _MARK.fullmatch(description)
     return (match[4] or "") if match else ""
+
+
+def last(url: str) -> str:
+    """Return the last part of a URL or path, the resource's name."""
+    return url.rsplit("/", 1)[-1]

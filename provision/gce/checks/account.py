@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from provision.gce.access import buckets, os_login, service_account
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError, Json
 from provision.gce.api.iam import billing_info, effective_policies, permitted, permitted_on_account
+from provision.gce.api.messages import ApiError, Json
 from provision.gce.api.price_list import read_page
 from provision.gce.catalog.machines import COMPACT
 from provision.gce.catalog.names import network_of
@@ -118,7 +118,7 @@ def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
     """Return that the service account of the instances exists, and that the caller may give it to them."""
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
-    email = cloud.service_account or str(account.api.get_project().get("defaultServiceAccount", ""))
+    email = cloud.service_account or account.api.get_project().default_service_account
     service_account.check(account, cloud, email)
     if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
         denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")

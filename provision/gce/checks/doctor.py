@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError
+from provision.gce.api.messages import ApiError
 from provision.gce.checks import account as of_account
 from provision.gce.checks import machine as of_machine
 from provision.gce.checks import network as of_network

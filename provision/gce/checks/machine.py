@@ -37,7 +37,7 @@ def check_machine(account: Account, cloud: GceOptions) -> str:
 
 def check_image(account: Account, cloud: GceOptions) -> str:
     """Return that the boot image can be used."""
-    return f"{account.api.image(cloud.image)['name']} can be used"
+    return f"{account.api.image(cloud.image).name} can be used"
 
 
 def check_trial(account: Account, cloud: GceOptions) -> str:
@@ -64,8 +64,7 @@ def check_global_quota(account: Account, cloud: GceOptions, *, count: int) -> st
     for problem in quotas.problems(cloud, count, regions[0] if regions else ""):
         if problem.scope is Scope.EVERYTHING:
             raise problem
-    listed = account.api.get_project().get("quotas", ())
-    limits = {str(quota.get("metric")): float(quota.get("limit", 0)) for quota in listed}
+    limits = {quota.metric: quota.limit for quota in account.api.get_project().quotas}
     names = [name for name in ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS") if name in limits]
     return ", ".join(f"{name} is {limits[name]:g}" for name in names) or "none is listed"
 
@@ -118,4 +117,4 @@ def _instances(cloud: GceOptions, count: int) -> str:
 
 def _quotas(account: Account) -> tuple[Quotas, list[str]]:
     project, regions = account.api.together(account.api.get_project, account.api.regions)
-    return Quotas(account.api.project, project, regions), [str(region["name"]) for region in regions]
+    return Quotas(account.api.project, project, regions), [region.name for region in regions]

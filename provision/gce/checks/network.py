@@ -8,8 +8,7 @@ from provision.gce.access import iap, networks
 from provision.gce.access.firewall import check_rules, ssh_sources
 from provision.gce.account import Account
 from provision.gce.api.iam import permitted_on_subnetwork
-from provision.gce.api.resources import last
-from provision.gce.catalog.names import network_of, regions_of, subnetwork_path
+from provision.gce.catalog.names import last, network_of, regions_of, subnetwork_path
 from provision.gce.diagnosis import missing_permission
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec

@@ -6,7 +6,12 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from google.cloud import compute_v1
+
+from provision.gce.api.messages import from_json
+from provision.gce.api.resources import our_name
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -80,3 +85,8 @@ def load() -> None:
     """Import the modules of this package, which fill the registries."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
+
+
+def worker_of(body: dict[str, Any]) -> str:
+    """Return the name within its fleet of an instance of the emulator."""
+    return our_name(from_json(compute_v1.Instance, body))

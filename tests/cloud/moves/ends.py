@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from provision.gce.api.resources import our_name
 from provision.names import instance_name
-from tests.cloud.moves import check, event, invariant, sudden
+from tests.cloud.moves import check, event, invariant, sudden, worker_of
 from tests.emulator import lifecycle
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def maintain(history: History) -> None:
 def promise_disks(history: History) -> None:
     """Remember the instances of the complete fleet; those that Compute Engine deletes by itself are left out."""
     if not history.deletes:
-        present = {our_name(each.body): each.body["id"] for each in history.instances(history.fleet)}
+        present = {worker_of(each.body): each.body["id"] for each in history.instances(history.fleet)}
         names = map(instance_name, range(history.workers))  # `fleet up` deletes others
         history.promised = {name: present[name] for name in names if name in present}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from provision.gce.api.resources import our_name
-from tests.cloud.moves import event, sudden
+from tests.cloud.moves import event, sudden, worker_of
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -23,5 +22,5 @@ def preempt(history: History) -> None:
                 history.emulator.advance(1.0)
             if not is_unattended:
                 history.kept = {}
-                history.promised.pop(our_name(instance.body), None)
+                history.promised.pop(worker_of(instance.body), None)
             history.told.append(f"preempted {instance.blueprint.name}")

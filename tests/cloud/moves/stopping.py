@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import requests
 
 from fleet.cli.fleets import down
-from provision.gce.api.resources import our_name
 from provision.names import instance_name
-from tests.cloud.moves import check, command, event
+from tests.cloud.moves import check, command, event, worker_of
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -21,7 +20,7 @@ def run_stop(history: History) -> None:
     history.kept = {}
     down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
     names = map(instance_name, range(history.workers))  # the next start deletes others
-    stopped = {our_name(each.body): each for each in history.instances(history.fleet)}
+    stopped = {worker_of(each.body): each for each in history.instances(history.fleet)}
     history.kept = {name: (stopped[name].body["id"], stopped[name].address) for name in names if name in stopped}
 
 
@@ -47,6 +46,6 @@ def check_nothing_runs(history: History) -> None:
 def check_disks_are_kept(history: History) -> None:
     """Check that the instances which `fleet down --keep-disks` stopped are those that run now."""
     current = history.instances(history.fleet) if history.is_disturbed else history.running()
-    now = {our_name(each.body): (each.body["id"], each.address) for each in current}
+    now = {worker_of(each.body): (each.body["id"], each.address) for each in current}
     assert {name: now.get(name) for name in history.kept} == history.kept
     history.kept = {}

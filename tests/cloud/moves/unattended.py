@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from provision.gce.api.resources import our_name
-from tests.cloud.moves import STARTS, check, event, sudden
+from tests.cloud.moves import STARTS, check, event, sudden, worker_of
 from tests.emulator.cloud import Instance
 from tests.emulator.identity import account_metadata
 from tests.emulator.storage import Storage
@@ -74,7 +73,7 @@ def revive_lost(history: History) -> None:
 def start(host: Instance, lost: Instance, count: int) -> bool:
     """Let a host start another one; return whether it called the API."""
     try:
-        return Host(host).start(our_name(host.body), our_name(lost.body), count)
+        return Host(host).start(worker_of(host.body), worker_of(lost.body), count)
     except (OSError, ValueError, LookupError):  # no scope, no role, no capacity, or a fault
         return False
 

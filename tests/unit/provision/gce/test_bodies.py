@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.cloud import compute_v1
 
-from provision.gce.diagnosis import Failure, diagnose, from_http, from_operation
+from provision.gce.api.messages import from_http, from_json, from_operation
+from provision.gce.diagnosis import Failure, diagnose
 from tests.next_steps import command_lines
 from tests.unit.provision.gce.bodies import BODIES
 
 
 def failures_of(body: dict[str, Any]) -> list[Failure]:
     if body.get("operation"):
-        return from_operation({"status": "DONE", "error": body["body"], "httpErrorStatusCode": body["status"]})
+        failed = {"status": "DONE", "error": body["body"], "httpErrorStatusCode": body["status"]}
+        return from_operation(from_json(compute_v1.Operation, failed))
     return from_http(body["status"], body["body"])
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.cloud import compute_v1
 
 from provision.gce.access.firewall import Connection, denying_rule
+from provision.gce.api.messages import from_json
 from provision.gce.api.requests import firewalls
 from provision.gce.options import GceOptions
 
@@ -32,8 +34,14 @@ def part(
 
 
 def denied(*rules: dict[str, Any], policies: tuple[dict[str, Any], ...] = (), first: bool = False) -> str:
+    return denying_rule(answer(*rules, policies=policies), CONNECTION, OWN, policies_first=first)
+
+
+def answer(
+    *rules: dict[str, Any], policies: tuple[dict[str, Any], ...] = ()
+) -> compute_v1.NetworksGetEffectiveFirewallsResponse:
     effective = {"firewalls": list(rules), "firewallPolicys": list(policies)}
-    return denying_rule(effective, CONNECTION, OWN, policies_first=first)
+    return from_json(compute_v1.NetworksGetEffectiveFirewallsResponse, effective)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +67,7 @@ def test_a_rule_of_the_network_denies_what_it_matches(fields: dict[str, Any], is
 
 
 def test_the_fleets_existing_rule_is_replaced_by_the_new_one() -> None:
-    assert denied(rule(OWN[0]["name"], denied=SSH)) == ""
+    assert denied(rule(OWN[0].name, denied=SSH)) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,5 +106,5 @@ def test_policies_of_the_network_come_after_its_rules_unless_it_is_configured_ot
 def test_a_range_that_is_denied_in_part_is_not_reported() -> None:
     proxy = Connection("35.235.240.0/20", 22)
     for ranges, is_denied in ((["35.235.241.0/24"], False), (["35.235.0.0/16"], True)):
-        effective = {"firewalls": [rule(denied=SSH, sourceRanges=ranges)]}
+        effective = answer(rule(denied=SSH, sourceRanges=ranges))
         assert bool(denying_rule(effective, proxy)) == is_denied

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from google.cloud import compute_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.gce.api.messages import ApiError, from_http, from_json, from_operation
 from provision.gce.diagnosis import (
     Diagnosis,
     Failure,
     Scope,
     diagnose,
     expired_credentials,
-    from_http,
-    from_operation,
     missing_permission,
     no_credentials,
     no_project,
@@ -47,9 +47,16 @@ def advice(diagnosis: Diagnosis) -> str:
     return f"{diagnosis.hint}\n{command_lines(diagnosis)}\n{again}"
 
 
+def of_operation(body: Json) -> list[Failure]:
+    try:
+        return from_operation(from_json(compute_v1.Operation, body))
+    except ApiError as error:  # of an answer without the form of an operation
+        return list(error.failures)
+
+
 def operation(*errors: Mapping[str, Any], http: int = 400, message: str = "BAD REQUEST") -> list[Failure]:
     failed = {"kind": "compute#operation", "status": "DONE", "httpErrorStatusCode": http, "httpErrorMessage": message}
-    return from_operation({**failed, "error": {"errors": list(errors)}})
+    return of_operation({**failed, "error": {"errors": list(errors)}})
 
 
 def http(code: int, reason: str, message: str, domain: str = "global", **more: Any) -> list[Failure]:
@@ -833,9 +840,9 @@ def test_reading_an_http_error() -> None:
 
 
 def test_reading_an_operation() -> None:
-    assert from_operation({"status": "DONE"}) == []
-    assert from_operation({"status": "DONE", "error": {}}) == []
-    [bare] = from_operation({"status": "DONE", "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"})
+    assert of_operation({"status": "DONE"}) == []
+    assert of_operation({"status": "DONE", "error": {}}) == []
+    [bare] = of_operation({"status": "DONE", "httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"})
     assert (bare.code, bare.http) == ("SERVICE_UNAVAILABLE", 503)
     assert diagnosis_of([bare]).scope is Scope.RETRY
     first, second = operation(MIN_COUNT, stockout(), http=409)
@@ -865,5 +872,5 @@ error_parts = st.fixed_dictionaries(
 def test_no_form_of_response_raises_an_error(status: int, errors: list[Json], other: Any) -> None:
     bodies = ({"error": {"errors": errors, "details": other}}, {"error": other}, {"error": {"errors": other}})
     for body in bodies:
-        diagnosis_of([*from_http(status, body), *from_operation({**body, "httpErrorStatusCode": status})])
+        diagnosis_of([*from_http(status, body), *of_operation({**body, "httpErrorStatusCode": status})])
     assert json.dumps(bodies) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.cloud import compute_v1
 
 from provision.gce.catalog.machines import resolved
 from provision.gce.checks.account import forbids_addresses, forbids_image, forbids_locations, is_enforced
@@ -71,8 +72,8 @@ def test_projects_of_images(rules: list[dict[str, Any]], is_forbidden: bool) -> 
 
 
 def test_quotas_of_a_trial() -> None:
-    def quotas(**limits: float) -> list[dict[str, Any]]:
-        return [{"metric": metric, "limit": limit} for metric, limit in limits.items()]
+    def quotas(**limits: float) -> list[compute_v1.Quota]:
+        return [compute_v1.Quota(metric=metric, limit=limit) for metric, limit in limits.items()]
 
     project, region = {"GPUS_ALL_REGIONS": 0, "CPUS_ALL_REGIONS": 12}, {"SSD_TOTAL_GB": 250, "IN_USE_ADDRESSES": 4}
     assert look_like_trial(quotas(**project), quotas(**region))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from provision.gce.api.messages import to_json
 from provision.gce.api.requests import bulk_insert
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
@@ -50,9 +51,8 @@ def test_items_labels_and_tags_are_added_to_those_of_the_fleet() -> None:
     given = {"metadata": ("note=a=b",), "labels": ("team=vision",), "tags": ("web",), "setup": "true"}
     cloud = GceProvider.change(GceOptions(), given)
     spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
-    body = bulk_insert(spec, {"worker-0": "w"}, owner="k3jq7xab", user="me", zones=None, now=0.0)[
-        "instanceProperties"
-    ]
+    request = bulk_insert(spec, {"worker-0": "w"}, owner="k3jq7xab", user="me", zones=None, now=0.0)
+    body = to_json(request.instance_properties)
     items = {item["key"]: item["value"] for item in body["metadata"]["items"]}
     assert (items["note"], items["fleet-setup"]) == ("a=b", "true")
     assert "fleet-startup-script" not in items

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from google.cloud import compute_v1
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +23,8 @@ def problems_of(
     return problems(resolved(cloud), count, listed(region), listed(project), "us-central1", "proj-1")
 
 
-def listed(quotas: dict[str, tuple[float, float]]) -> list[dict[str, Any]]:
-    return [{"metric": metric, "limit": limit, "usage": usage} for metric, (limit, usage) in quotas.items()]
+def listed(quotas: dict[str, tuple[float, float]]) -> list[compute_v1.Quota]:
+    return [compute_v1.Quota(metric=metric, limit=limit, usage=usage) for metric, (limit, usage) in quotas.items()]
 
 
 PLENTY = {

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.gce.api.messages import to_json
 from provision.gce.api.requests import IAP_RANGE, bulk_insert, firewalls, ssh_keys
 from provision.gce.catalog.machines import GPU_IMAGE, resolved
 from provision.gce.catalog.names import instance_name, label_value, labels, mark, marked, marked_project, stem
@@ -31,7 +32,7 @@ NAMES = {f"worker-{index}": instance_name("demo", OWNER, f"worker-{index}") for 
 
 def body(cloud: GceOptions, zones: tuple[str, ...] | None = None, region: str = "") -> dict[str, Any]:
     spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(cloud))
-    return bulk_insert(spec, NAMES, owner=OWNER, user="ada@laptop", zones=zones, region=region, now=NOW)
+    return to_json(bulk_insert(spec, NAMES, owner=OWNER, user="ada@laptop", zones=zones, region=region, now=NOW))
 
 
 def properties(cloud: GceOptions) -> dict[str, Any]:
@@ -111,15 +112,8 @@ def test_one_zone_of_several() -> None:
 
 def test_the_other_zones_of_the_region_are_denied() -> None:
     spec = FleetSpec("demo", "gce", 2, KEY, options=resolved(GceOptions()))
-    request = bulk_insert(
-        spec,
-        NAMES,
-        owner=OWNER,
-        user="u",
-        zones=("us-central1-a", "us-central1-f"),
-        others=("us-central1-b",),
-        now=NOW,
-    )
+    zones, others = ("us-central1-a", "us-central1-f"), ("us-central1-b",)
+    request = to_json(bulk_insert(spec, NAMES, owner=OWNER, user="u", zones=zones, others=others, now=NOW))
     assert request["locationPolicy"]["locations"]["zones/us-central1-b"] == {"preference": "DENY"}
     assert problems_of(request, "compute.regionInstances.bulkInsert") == []
 
@@ -239,7 +233,8 @@ def test_a_fleet_of_another_provider_is_refused() -> None:
 
 
 def test_ssh_from_the_caller_alone_and_everything_among_the_fleet() -> None:
-    assert firewalls("demo", OWNER, "ada@laptop", GceOptions(ssh_port=2022), ["203.0.113.7/32"]) == [
+    rules = firewalls("demo", OWNER, "ada@laptop", GceOptions(ssh_port=2022), ["203.0.113.7/32"])
+    assert [to_json(rule) for rule in rules] == [
         {
             "network": "global/networks/default",
             "description": "made by fleet for demo, owner k3jq7xab, user ada-laptop",
@@ -265,15 +260,15 @@ def test_rules_in_a_host_project_name_the_project_of_the_instances() -> None:
     for project in ("", "proj-1"):
         rules = firewalls("demo", OWNER, "ada@laptop", GceOptions(), [], project=project)
         for rule in rules:
-            assert marked(rule["description"]) == ("demo", OWNER, "ada-laptop")
-            assert marked_project(rule["description"]) == project
+            assert marked(rule.description) == ("demo", OWNER, "ada-laptop")
+            assert marked_project(rule.description) == project
     assert marked("made by fleet for demo, owner k3jq7xab, user ada, or another user") is None
 
 
 def test_without_external_addresses_ssh_comes_from_identity_aware_proxy() -> None:
     [ssh, internal] = firewalls("demo", OWNER, "ada@laptop", GceOptions(external=False), ["203.0.113.7/32"])
-    assert ssh["sourceRanges"] == [IAP_RANGE]
-    assert "sourceRanges" not in internal
+    assert list(ssh.source_ranges) == [IAP_RANGE]
+    assert not internal.source_ranges
 
 
 ALTERNATIVES: dict[str, tuple[Any, ...]] = {
@@ -293,7 +288,7 @@ def test_every_request_fits_the_discovery_document() -> None:
         regional = body(cloud, ("us-central1-a", "us-central1-b"))
         assert problems_of(regional, "compute.regionInstances.bulkInsert") == []
         for rule in firewalls("demo", OWNER, "ada@laptop", cloud, ["203.0.113.7/32"]):
-            assert problems_of(rule, "compute.firewalls.insert") == []
+            assert problems_of(to_json(rule), "compute.firewalls.insert") == []
 
 
 @pytest.mark.parametrize(
