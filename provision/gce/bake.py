@@ -57,11 +57,8 @@ def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
         ProviderError: there is nothing to install, or a permission is missing.
     """
     if not is_prepared(spec):
-        raise ProviderError(
-            ErrorKind.USAGE,
-            "there is nothing to install: without packages and --setup, hosts boot from the base image",
-            next_steps=[("fleet", "bake", "--help")],
-        )
+        message = "there is nothing to install: without packages and --setup, hosts boot from the base image"
+        raise ProviderError(ErrorKind.USAGE, message, next_steps=[("fleet", "bake", "--help")])
     api = account.api
     project, base, baked = api.together(api.get_project, lambda: api.image(cloud.image), lambda: listed(api))
     name = image_name(content(spec, cloud, os_login.login_of(account, cloud, project)), base)
@@ -93,11 +90,8 @@ def _check_permissions(account: Account) -> None:
         return
     if missing:
         grant = grant_role("projects", [account.api.project], _ROLE, account.api.member())
-        raise ProviderError(
-            ErrorKind.CREDENTIALS,
-            f"an image cannot be created: these permissions are missing: {', '.join(missing)}",
-            next_steps=[grant],
-        )
+        message = f"an image cannot be created: these permissions are missing: {', '.join(missing)}"
+        raise ProviderError(ErrorKind.CREDENTIALS, message, next_steps=[grant])
 
 
 def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progress: Progress) -> Image:
@@ -124,11 +118,9 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
     progress(worker, "removing keys, scripts, and logs")
     set_items(account, [resource], SEAL, "preparing the host for the image")
     if not confirmed(account, [resource], "image", SEAL[IMAGE]):
-        raise ProviderError(
-            ErrorKind.MISSING,
-            f"{worker} did not confirm that its keys and scripts are removed, so no image was created",
-            cause="its startup script failed, or an organization policy hides guest attributes",
-        )
+        message = f"{worker} did not confirm that its keys and scripts are removed, so no image was created"
+        cause = "its startup script failed, or an organization policy hides guest attributes"
+        raise ProviderError(ErrorKind.MISSING, message, cause=cause)
     stop(account, [resource], progress)
     progress(worker, "creating the image")
     failed = [image for image in listed(account.api) if image.name == name and image.status not in _USABLE]

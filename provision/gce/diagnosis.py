@@ -387,13 +387,10 @@ _VIOLATION = re.compile(r"vpcServiceControlsUniqueIdentifier:?\s*([\w-]+)")
 
 def no_project() -> Diagnosis:
     """Return the diagnosis that neither the options nor the credentials name a project."""
-    return Diagnosis(
-        ErrorKind.USAGE,
-        "no Google Cloud project set",
-        cause="neither --project nor the credentials name a project",
-        hint="set the project: --project ID",
-        next_steps=[("gcloud", "projects", "list")],
-    )
+    message = "no Google Cloud project set"
+    hint = "set the project: --project ID"
+    cause = "neither --project nor the credentials name a project"
+    return Diagnosis(ErrorKind.USAGE, message, cause=cause, hint=hint, next_steps=[("gcloud", "projects", "list")])
 
 
 def wrong_project(project: str, reason: str = "", hint: str = "") -> Diagnosis:
@@ -565,13 +562,9 @@ def missing_permission(
         grant = grant_role("compute networks subnets", operands, role, member)
     else:
         grant = grant_role("projects", [project], role, member)
-    return Diagnosis(
-        ErrorKind.CREDENTIALS,
-        f"could not {doing}: these credentials lack the permission {permission} in project {project}",
-        cause=cause,
-        hint="ask an administrator of the project for it, or add it if you have the right",
-        next_steps=[grant],
-    )
+    message = f"could not {doing}: these credentials lack the permission {permission} in project {project}"
+    hint = "ask an administrator of the project for it, or add it if you have the right"
+    return Diagnosis(ErrorKind.CREDENTIALS, message, cause=cause, hint=hint, next_steps=[grant])
 
 
 def permission_denied(case: Case) -> Diagnosis | None:

@@ -99,20 +99,12 @@ def unknown_price(cloud: GceOptions, *, is_new: bool) -> ProviderError:
     """Return the error that a price is unknown, so that the cost of a new or existing fleet cannot be limited."""
     message = f"the price of {describe(cloud)} is unknown, so --max-cost cannot limit it"
     if not is_new:
+        hint = "--max-cost 0 removes the limit" + ("; then fleet extend sets the time" if cloud.is_extendable else "")
         return ProviderError(
-            ErrorKind.USAGE,
-            message,
-            hint="--max-cost 0 removes the limit"
-            + ("; then fleet extend sets the time" if cloud.is_extendable else ""),
-            again={"--max-cost": "0"},
-            next_steps=[("fleet", "down")],
+            ErrorKind.USAGE, message, hint=hint, again={"--max-cost": "0"}, next_steps=[("fleet", "down")]
         )
-    return ProviderError(
-        ErrorKind.USAGE,
-        message,
-        hint="select another machine or zone; or limit the time with --max-duration, and remove --max-cost",
-        again={"--max-cost": None, "--max-duration": "4h"},
-    )
+    hint = "select another machine or zone; or limit the time with --max-duration, and remove --max-cost"
+    return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--max-cost": None, "--max-duration": "4h"})
 
 
 def check_ends(cloud: GceOptions, resources: Iterable[compute_v1.Instance]) -> None:
@@ -128,12 +120,10 @@ def check_ends(cloud: GceOptions, resources: Iterable[compute_v1.Instance]) -> N
 
 def without_deadline(names: Iterable[str]) -> ProviderError:
     """Return the error that instances run without a deadline."""
+    message = f"the cost of {', '.join(names)} has no limit: no deletion time, or an unknown price"
+    hint = "--max-cost 0 removes the limit; or delete the fleet and create it again with this limit"
     return ProviderError(
-        ErrorKind.USAGE,
-        f"the cost of {', '.join(names)} has no limit: no deletion time, or an unknown price",
-        hint="--max-cost 0 removes the limit; or delete the fleet and create it again with this limit",
-        again={"--max-cost": "0"},
-        next_steps=[("fleet", "down")],
+        ErrorKind.USAGE, message, hint=hint, again={"--max-cost": "0"}, next_steps=[("fleet", "down")]
     )
 
 
@@ -289,12 +279,9 @@ def _restarting(account: Account, cloud: GceOptions) -> Restarting:
     """
     result = service_account.examine(account, cloud)
     if result.doubt:
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"--unattended: {result.note}",
-            hint="create the role, and give it to the account",
-            next_steps=service_account.grants(account, cloud),
-        )
+        message = f"--unattended: {result.note}"
+        hint = "create the role, and give it to the account"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=service_account.grants(account, cloud))
     return result
 
 

@@ -486,10 +486,8 @@ def check_preparation(cloud: GceOptions) -> None:
     for text in cloud.metadata:
         key, value = split_pair(text, "--metadata")
         if not _KEY.fullmatch(key):
-            raise InvalidOptionError(
-                f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores",
-                {"--metadata": None},
-            )
+            message = f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores"
+            raise InvalidOptionError(message, {"--metadata": None})
         if key in _RESERVED or key.startswith("fleet-"):
             raise InvalidOptionError(f"--metadata {key}: fleet sets this item itself", {"--metadata": None})
         _check_size(f"--metadata {key}", value)

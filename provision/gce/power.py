@@ -323,11 +323,9 @@ def with_lifetime(cloud: GceOptions, seconds: float) -> GceOptions:
         ProviderError: it is too short or too long, or cannot be changed.
     """
     if not cloud.is_extendable:
-        raise ProviderError(
-            ErrorKind.USAGE,
-            "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity",
-            hint="set --max-duration, up to 7 days, when the fleet is created",
-        )
+        message = "the deletion time of Flex-start VMs cannot be changed: a stop gives up their capacity"
+        hint = "set --max-duration, up to 7 days, when the fleet is created"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint)
     try:
         return resolved(replace(cloud, max_duration_s=max(1, round(seconds))))
     except ValueError as error:

@@ -137,11 +137,8 @@ class GceProvider(Provider):
         except ValueError as error:
             raise ProviderError(ErrorKind.USAGE, str(error), next_steps=[("fleet", "up", "--help")]) from error
         if spec.workers > WORKERS_MAX:
-            raise ProviderError(
-                ErrorKind.USAGE,
-                f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested",
-                again={"--workers": str(WORKERS_MAX)},
-            )
+            message = f"a fleet has at most {WORKERS_MAX} workers, {spec.workers} requested"
+            raise ProviderError(ErrorKind.USAGE, message, again={"--workers": str(WORKERS_MAX)})
         if (refused := refusal(cloud) or exceeded(self._account, spec.name, cloud)) is not None:
             raise refused
         _check_endpoint(cloud.endpoint)
@@ -407,16 +404,9 @@ def _check_endpoint(endpoint: str) -> None:
         return
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"the endpoint {endpoint!r} is not the URL of a Compute Engine API",
-            hint="write it as https://HOST",
-            next_steps=[_UNSET_ENDPOINT],
-        )
+        message = f"the endpoint {endpoint!r} is not the URL of a Compute Engine API"
+        raise ProviderError(ErrorKind.USAGE, message, hint="write it as https://HOST", next_steps=[_UNSET_ENDPOINT])
     if parts.scheme == "http" and not is_loopback(endpoint):
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"the endpoint {endpoint!r} would send the credentials unencrypted",
-            hint=f"write it as https{endpoint.removeprefix('http')}",
-            next_steps=[_UNSET_ENDPOINT],
-        )
+        message = f"the endpoint {endpoint!r} would send the credentials unencrypted"
+        hint = f"write it as https{endpoint.removeprefix('http')}"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=[_UNSET_ENDPOINT])

@@ -278,12 +278,9 @@ def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str] 
         account.require(reservations.silent)
     reserved = reserved_zones(cloud, count, reservations, project or account.api.project)
     if cloud.zones and not any({zone, region_of(zone)} & {*cloud.zones} for zone in reserved):
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"reservation {name!r} is in {', '.join(reserved)}, not in {', '.join(cloud.zones)}",
-            hint="instances use a reservation only in its zone, and all instances of a fleet are in one zone",
-            again={"--zone": reserved[0]},
-        )
+        message = f"reservation {name!r} is in {', '.join(reserved)}, not in {', '.join(cloud.zones)}"
+        hint = "instances use a reservation only in its zone, and all instances of a fleet are in one zone"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--zone": reserved[0]})
     return reserved
 
 
@@ -292,12 +289,9 @@ def too_expensive(cloud: GceOptions, zones: Iterable[str], prices: Prices) -> Pr
     limit = f"--max-price {format_money(cloud.max_price_usd_h)}"
     priced = [(usd_h, zone) for zone in zones if (usd_h := prices.usd_h(cloud, zone)) is not None]
     if not priced:
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"the price of {describe(cloud)} is unknown, so {limit} excludes all zones",
-            hint="select another machine or zone, or remove --max-price",
-            again={"--max-price": None},
-        )
+        message = f"the price of {describe(cloud)} is unknown, so {limit} excludes all zones"
+        hint = "select another machine or zone, or remove --max-price"
+        return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--max-price": None})
     usd_h, zone = min(priced)
     return ProviderError(
         ErrorKind.USAGE,
@@ -387,12 +381,9 @@ def _unknown_machine_type(cloud: GceOptions, valid: Collection[str], zone: str, 
 
 
 def _silent(zones: Sequence[str], cloud: GceOptions) -> ProviderError:
-    return ProviderError(
-        ErrorKind.UNREACHABLE,
-        f"{', '.join(zones)} did not answer, so it is unknown whether {describe(cloud)} is offered there",
-        hint="repeat the command when the zone answers, or leave --zone out to try other zones",
-        again={"--zone": None},
-    )
+    message = f"{', '.join(zones)} did not answer, so it is unknown whether {describe(cloud)} is offered there"
+    hint = "repeat the command when the zone answers, or leave --zone out to try other zones"
+    return ProviderError(ErrorKind.UNREACHABLE, message, hint=hint, again={"--zone": None})
 
 
 def _elsewhere(cloud: GceOptions, regions: Sequence[str], project: str) -> ProviderError:

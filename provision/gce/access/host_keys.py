@@ -111,11 +111,8 @@ def hosts(account: Account, spec: FleetSpec, cloud: GceOptions, instances: Seque
     late = fetch_keys(account, running)
     if late:
         names = ", ".join(our_name(resource) for resource in late)
-        raise ProviderError(
-            ErrorKind.UNREACHABLE,
-            f"{names} in fleet {spec.name} has not published a host key yet",
-            again={},
-        )
+        message = f"{names} in fleet {spec.name} has not published a host key yet"
+        raise ProviderError(ErrorKind.UNREACHABLE, message, again={})
     return [_host(account, resource, cloud, spec) for resource in running]
 
 
@@ -145,8 +142,5 @@ def _login_name(account: Account, resource: compute_v1.Instance, cloud: GceOptio
 
 def _not_running(worker: Instance) -> ProviderError:
     state = worker.state.value if worker.state is not InstanceState.RUNNING else "gone"
-    return ProviderError(
-        ErrorKind.UNREACHABLE,
-        f"{worker.name} in fleet {worker.fleet} is not running: it is {state}",
-        next_steps=[("fleet", "up")],
-    )
+    message = f"{worker.name} in fleet {worker.fleet} is not running: it is {state}"
+    return ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])

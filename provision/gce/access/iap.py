@@ -40,12 +40,9 @@ def find_gcloud() -> str:
     """
     gcloud = shutil.which("gcloud")
     if gcloud is None:
-        raise ProviderError(
-            ErrorKind.MISSING,
-            "gcloud is not installed on this computer",
-            cause="without external addresses, SSH goes through Identity-Aware Proxy, which requires gcloud",
-            hint="install it from https://cloud.google.com/sdk/docs/install, or remove --iap",
-        )
+        hint = "install it from https://cloud.google.com/sdk/docs/install, or remove --iap"
+        cause = "without external addresses, SSH goes through Identity-Aware Proxy, which requires gcloud"
+        raise ProviderError(ErrorKind.MISSING, "gcloud is not installed on this computer", cause=cause, hint=hint)
     return gcloud
 
 
@@ -69,12 +66,10 @@ def access_token() -> str:
 
 
 def _no_login(reason: str) -> ProviderError:
+    message = "gcloud, which opens the tunnels of Identity-Aware Proxy, is not logged in"
+    hint = "gcloud does not use the credentials of 'gcloud auth application-default login'"
     return ProviderError(
-        ErrorKind.CREDENTIALS,
-        "gcloud, which opens the tunnels of Identity-Aware Proxy, is not logged in",
-        cause=reason,
-        hint="gcloud does not use the credentials of 'gcloud auth application-default login'",
-        next_steps=[("gcloud", "auth", "login")],
+        ErrorKind.CREDENTIALS, message, cause=reason, hint=hint, next_steps=[("gcloud", "auth", "login")]
     )
 
 

@@ -108,20 +108,14 @@ def check(account: Account, cloud: GceOptions, email: str) -> None:
     existing, project = service_account(account.api, email), project_of_account(account.api, email)
     if existing is None:
         creation = list(_creation(account, cloud, email, project))
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"the service account {email} does not exist",
-            hint=f"{'create it, or ' if creation else ''}select an existing one: --service-account EMAIL",
-            next_steps=[*creation, _list(project)],
-        )
+        message = f"the service account {email} does not exist"
+        hint = f"{('create it, or ' if creation else '')}select an existing one: --service-account EMAIL"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=[*creation, _list(project)])
     if existing.get("disabled"):
         enable = ("gcloud", "iam", "service-accounts", "enable", email, "--project", project)
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"the service account {email} is disabled",
-            hint="enable it, or select another one: --service-account EMAIL",
-            next_steps=[enable, _list(project)],
-        )
+        message = f"the service account {email} is disabled"
+        hint = "enable it, or select another one: --service-account EMAIL"
+        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=[enable, _list(project)])
 
 
 def _creation(account: Account, cloud: GceOptions, email: str, project: str) -> Iterator[Command]:

@@ -246,12 +246,9 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
     """Return the error that instances with the resolved options `cloud` are not sold or cannot work; None if none."""
     series = series_of(cloud.machine_type)
     if _TPU.match(cloud.machine_type):
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"{cloud.machine_type} has TPUs, which are not supported",
-            hint="select a machine type with GPUs, --gpu, or without accelerators",
-            again={"--machine-type": None},
-        )
+        message = f"{cloud.machine_type} has TPUs, which are not supported"
+        hint = "select a machine type with GPUs, --gpu, or without accelerators"
+        return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--machine-type": None})
     return (
         _driver_refusal(cloud)
         or _arm_refusal(cloud, arm=series.arm)
@@ -304,21 +301,15 @@ def _model_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
     """Return the error that the machine type is not sold with the requested provisioning model; None if it is."""
     lacks_gpus = _family(cloud.machine_type) == "n1" and not cloud.gpus
     if cloud.flex_start and (FLEX_START not in series.models or lacks_gpus):
-        return ProviderError(
-            ErrorKind.USAGE,
-            f"{describe(cloud)} is not available as a Flex-start VM",
-            hint="select a machine type with GPUs, or an H4D machine type; or remove --flex-start",
-            again={"--flex-start": None, "--wait": None},
-        )
+        message = f"{describe(cloud)} is not available as a Flex-start VM"
+        hint = "select a machine type with GPUs, or an H4D machine type; or remove --flex-start"
+        return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--flex-start": None, "--wait": None})
     if provisioning_model(cloud) in series.models:
         return None
     whole = ", or all 8 GPUs of a machine: --gpu h100:8" if cloud.machine_type.startswith("a3-highgpu-") else ""
-    return ProviderError(
-        ErrorKind.USAGE,
-        f"{cloud.machine_type} is not available on demand",
-        hint=f"use Spot VMs, or Flex-start VMs (--flex-start){whole}",
-        again={"--spot": True},
-    )
+    message = f"{cloud.machine_type} is not available on demand"
+    hint = f"use Spot VMs, or Flex-start VMs (--flex-start){whole}"
+    return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--spot": True})
 
 
 def _disk_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
@@ -351,24 +342,18 @@ def _local_ssd_refusal(cloud: GceOptions, series: Series) -> ProviderError | Non
     problem = (
         "has its own, which this option does not change" if cloud.includes_local_ssds else "does not support them"
     )
-    return ProviderError(
-        ErrorKind.USAGE,
-        f"Local SSDs cannot be added to {cloud.machine_type}: it {problem}",
-        hint="remove --local-ssd, or select a machine type of N1, N2, N2D, C2, C2D, G2, or A2",
-        again={"--local-ssd": None},
-    )
+    message = f"Local SSDs cannot be added to {cloud.machine_type}: it {problem}"
+    hint = "remove --local-ssd, or select a machine type of N1, N2, N2D, C2, C2D, G2, or A2"
+    return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--local-ssd": None})
 
 
 def _placement_refusal(cloud: GceOptions, series: Series) -> ProviderError | None:
     """Return the error that the machine type does not support compact placement; None if it may."""
     if cloud.placement != COMPACT or series.compact or series is UNKNOWN:
         return None
-    return ProviderError(
-        ErrorKind.USAGE,
-        f"{cloud.machine_type} does not support compact placement",
-        hint="select a machine type of another series, such as N2, C2, G2, or A2, or leave --placement out",
-        again={"--placement": None},
-    )
+    message = f"{cloud.machine_type} does not support compact placement"
+    hint = "select a machine type of another series, such as N2, C2, G2, or A2, or leave --placement out"
+    return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--placement": None})
 
 
 def image_refusal(cloud: GceOptions, image: compute_v1.Image) -> ProviderError | None:
@@ -388,12 +373,9 @@ def image_refusal(cloud: GceOptions, image: compute_v1.Image) -> ProviderError |
         problem = f"it has no driver for gVNIC, the only network interface of {cloud.machine_type}"
     else:
         return None
-    return ProviderError(
-        ErrorKind.USAGE,
-        f"the image {name!r} does not start on {cloud.machine_type}: {problem}",
-        hint="select another image or machine type; without --image, the default image is suitable",
-        again={"--image": None},
-    )
+    message = f"the image {name!r} does not start on {cloud.machine_type}: {problem}"
+    hint = "select another image or machine type; without --image, the default image is suitable"
+    return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--image": None})
 
 
 def is_incomplete(cloud: GceOptions) -> bool:
@@ -650,10 +632,8 @@ def _network(text: str) -> str:
     try:
         return str(ipaddress.IPv4Network(text))
     except ValueError as error:
-        raise InvalidOptionError(
-            f"{text!r} is not a range of IPv4 addresses ({error}); write 203.0.113.7/32 or 198.51.100.0/24",
-            {"--ssh-from": None},
-        ) from None
+        message = f"{text!r} is not a range of IPv4 addresses ({error}); write 203.0.113.7/32 or 198.51.100.0/24"
+        raise InvalidOptionError(message, {"--ssh-from": None}) from None
 
 
 def _accelerator_size(machine_type: str) -> int | None:
