@@ -161,63 +161,59 @@ def _insert_separately(account: Account, spec: FleetSpec, attempt: Attempt, prog
         if any(answer.status in IN_DOUBT for answer in answers):
             raise ApiError(refused)
         begun = [from_json(compute_v1.Operation, answer.body) for answer in answers if answer.status < 400]
-        wait = _Wait(account, attempt, GceOptions.of(spec.options).wait_s, progress)
-        ended = wait.until_settled(begun, failed=bool(refused))
+        queue_s = GceOptions.of(spec.options).wait_s
+        ended = _settled(account, attempt, begun, queue_s, progress, failed=bool(refused))
         request.created = sum(not operation.error.errors for operation in ended)
     return refused + [failure for operation in ended for failure in from_operation(operation)]
 
 
-@dataclass
-class _Wait:
-    """A wait for capacity.
+def _settled(
+    account: Account,
+    attempt: Attempt,
+    begun: Sequence[compute_v1.Operation],
+    queue_s: int,
+    progress: Progress,
+    *,
+    failed: bool,
+) -> list[compute_v1.Operation]:
+    """Wait until all instances run; after the first failure, only until the others run or are listed as queued.
 
-    Attributes:
+    Args:
         account: The owner of the instances.
         attempt: The attempt to create them.
+        begun: The operations of the instances.
         queue_s: Time for which Compute Engine queues them.
         progress: Called when the number of instances that wait changes.
+        failed: Whether there is a failure already.
+
+    Returns:
+        The operations that have ended.
+
+    Raises:
+        ApiError: it takes too long.
     """
+    operations = {operation.name: operation for operation in begun}
+    until = time.strftime("%H:%M", time.localtime(account.clock() + queue_s))
+    shown = 0
 
-    account: Account
-    attempt: Attempt
-    queue_s: int
-    progress: Progress
+    def is_settled() -> bool:
+        nonlocal shown
+        listed = account.api.operations('operationType="insert"')
+        operations.update({each.name: each for each in listed if each.name in operations})
+        left = [each for each in operations.values() if not is_done(each)]
+        if not left or not queue_s:
+            return not left
+        queued = account.queued()
+        waiting = sum(place_of(each.target_link) in queued for each in left)
+        if waiting not in (0, shown):
+            shown = waiting
+            text = f"{counted(waiting, 'instance')} of {len(attempt.names)} in the queue until {until}"
+            progress(attempt.location, text)
+        has_failed = failed or any(each.error.errors for each in operations.values())
+        return has_failed and waiting == len(left)
 
-    def until_settled(self, begun: Sequence[compute_v1.Operation], *, failed: bool) -> list[compute_v1.Operation]:
-        """Wait until all instances run; after the first failure, only until the others run or are listed as queued.
-
-        Args:
-            begun: The operations of the instances.
-            failed: Whether there is a failure already.
-
-        Returns:
-            The operations that have ended.
-
-        Raises:
-            ApiError: it takes too long.
-        """
-        operations = {operation.name: operation for operation in begun}
-        until = time.strftime("%H:%M", time.localtime(self.account.clock() + self.queue_s))
-        shown = 0
-
-        def is_settled() -> bool:
-            nonlocal shown
-            listed = self.account.api.operations('operationType="insert"')
-            operations.update({each.name: each for each in listed if each.name in operations})
-            left = [each for each in operations.values() if not is_done(each)]
-            if not left or not self.queue_s:
-                return not left
-            queued = self.account.queued()
-            waiting = sum(place_of(each.target_link) in queued for each in left)
-            if waiting not in (0, shown):
-                shown = waiting
-                text = f"{counted(waiting, 'instance')} of {len(self.attempt.names)} in the queue until {until}"
-                self.progress(self.attempt.location, text)
-            has_failed = failed or any(each.error.errors for each in operations.values())
-            return has_failed and waiting == len(left)
-
-        self.account.api.until(is_settled, f"creating instances in {self.attempt}", extra_s=self.queue_s)
-        return [each for each in operations.values() if is_done(each)]
+    account.api.until(is_settled, f"creating instances in {attempt}", extra_s=queue_s)
+    return [each for each in operations.values() if is_done(each)]
 
 
 def _intent(account: Account, spec: FleetSpec, attempt: Attempt) -> dict[str, Any]:

@@ -335,9 +335,7 @@ def check_labels(cloud: GceOptions) -> None:
             )
         if key == "fleet" or key.startswith("fleet-"):
             raise InvalidOptionError(f"--label {key}: fleet sets this label itself", {"--label": None})
-    keys = [split_pair(text, "--label")[0] for text in cloud.labels]
-    if repeated := next((key for key in keys if keys.count(key) > 1), ""):
-        raise InvalidOptionError(f"--label {repeated} is given more than once", {"--label": None})
+    _check_repetition("--label", cloud.labels)
     if bad := next((tag for tag in cloud.tags if not _TAG.fullmatch(tag)), None):
         raise InvalidOptionError(
             f"--tag {bad!r}: a tag has up to 63 lower-case letters, digits, and hyphens, and begins with a letter",
@@ -353,6 +351,12 @@ def check_labels(cloud: GceOptions) -> None:
                 f"fleet: remove {len(given) - most}",
                 {name: None},
             )
+
+
+def _check_repetition(name: str, pairs: Sequence[str]) -> None:
+    keys = [split_pair(text, name)[0] for text in pairs]
+    if repeated := next((key for key in keys if keys.count(key) > 1), ""):
+        raise InvalidOptionError(f"{name} {repeated} is given more than once", {name: None})
 
 
 _TAKEN = re.compile(
@@ -491,9 +495,7 @@ def check_preparation(cloud: GceOptions) -> None:
         if key in _RESERVED or key.startswith("fleet-"):
             raise InvalidOptionError(f"--metadata {key}: fleet sets this item itself", {"--metadata": None})
         _check_size(f"--metadata {key}", value)
-    keys = [split_pair(text, "--metadata")[0] for text in cloud.metadata]
-    if repeated := next((key for key in keys if keys.count(key) > 1), ""):
-        raise InvalidOptionError(f"--metadata {repeated} is given more than once", {"--metadata": None})
+    _check_repetition("--metadata", cloud.metadata)
     for name, text in root_scripts(cloud).items():
         _check_size(name, text)
     sizes = {"--metadata": sum(len(text.encode()) for text in cloud.metadata)}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -575,56 +575,43 @@ def _check_network(cloud: GceOptions) -> None:
 
 
 def _check_numbers(cloud: GceOptions) -> None:
-    duration_s = cloud.max_duration_s
-    if duration_s and not MAX_DURATION_MIN_S <= duration_s <= MAX_DURATION_MAX_S:
-        raise InvalidOptionError(
-            f"the lifetime of an instance is {MAX_DURATION_MIN_S} seconds to 120 days, "
-            f"not {format_duration(duration_s)}",
-            {"--max-duration": None},
-        )
-    if cloud.idle_timeout_s and cloud.idle_timeout_s < IDLE_TIMEOUT_MIN_S:
-        raise InvalidOptionError(
-            f"--idle-timeout is at least 5 minutes, not {format_duration(cloud.idle_timeout_s)}; 0 disables it",
-            {"--idle-timeout": format_duration(IDLE_TIMEOUT_MIN_S)},
-        )
-    if cloud.idle_timeout_s and cloud.flex_start:
-        message = "--idle-timeout excludes --flex-start: such instances are deleted, and do not power off"
-        raise InvalidOptionError(message, {"--idle-timeout": None})
-    if not 0 <= cloud.max_cost_usd < math.inf:
-        raise ValueError("the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it")
-    if not 0 <= cloud.max_price_usd_h < math.inf:
-        raise ValueError("the limit of the price is an amount in US dollars an hour, such as 0.50; 0 disables it")
-    _check_flex_start(cloud)
-    if not 10 <= cloud.disk_gb <= 65536:
-        message = f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}"
-        raise InvalidOptionError(message, {"--disk-size": str(min(max(cloud.disk_gb, 10), 65536))})
-    if cloud.gpus < 0:
-        raise ValueError(f"an instance cannot have {cloud.gpus} GPUs")
-    if cloud.local_ssds < 0:
-        raise ValueError(f"an instance cannot have {cloud.local_ssds} Local SSDs")
-
-
-def _check_flex_start(cloud: GceOptions) -> None:
-    """Raise ValueError for times that Flex-start VMs do not have.
+    """Raise ValueError for amounts and times that Compute Engine does not accept.
 
     Source: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
     """
-    if cloud.wait_s and not cloud.flex_start:
-        message = "--wait requires --flex-start: Compute Engine queues only requests for Flex-start VMs"
-        raise InvalidOptionError(message, {"--wait": None})
-    if not cloud.flex_start:
-        return
-    if cloud.spot:
-        raise InvalidOptionError("--spot and --flex-start exclude each other", {"--flex-start": None, "--wait": None})
-    if cloud.wait_s and not FLEX_WAIT_MIN_S <= cloud.wait_s <= FLEX_WAIT_MAX_S:
-        raise InvalidOptionError(
-            f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, "
-            f"not for {format_duration(cloud.wait_s)} (--wait); 0 disables the queue",
-            {"--wait": format_duration(min(max(cloud.wait_s, FLEX_WAIT_MIN_S), FLEX_WAIT_MAX_S))},
-        )
-    if not FLEX_DURATION_MIN_S <= cloud.max_duration_s <= FLEX_DURATION_MAX_S:
-        message = "Flex-start VMs run for 10 minutes to 7 days; set --max-duration"
-        raise InvalidOptionError(message, {"--max-duration": "8h"})
+    lifetime_s, idle_s, wait_s, is_flex = cloud.max_duration_s, cloud.idle_timeout_s, cloud.wait_s, cloud.flex_start
+    nearest_wait_s = min(max(wait_s, FLEX_WAIT_MIN_S), FLEX_WAIT_MAX_S)
+    # fmt: off
+    rows: Sequence[tuple[object, str, Mapping[str, str | bool | None] | None]] = (
+        (lifetime_s and not MAX_DURATION_MIN_S <= lifetime_s <= MAX_DURATION_MAX_S, "the lifetime of an instance is "
+            f"{MAX_DURATION_MIN_S} seconds to 120 days, not {format_duration(lifetime_s)}", {"--max-duration": None}),
+        (idle_s and idle_s < IDLE_TIMEOUT_MIN_S,
+            f"--idle-timeout is at least 5 minutes, not {format_duration(idle_s)}; 0 disables it",
+            {"--idle-timeout": format_duration(IDLE_TIMEOUT_MIN_S)}),
+        (idle_s and is_flex, "--idle-timeout excludes --flex-start: such instances are deleted, and do not power off",
+            {"--idle-timeout": None}),
+        (not 0 <= cloud.max_cost_usd < math.inf,
+            "the limit of the cost is an amount in US dollars, such as 5 or 7.50; 0 disables it", None),
+        (not 0 <= cloud.max_price_usd_h < math.inf,
+            "the limit of the price is an amount in US dollars an hour, such as 0.50; 0 disables it", None),
+        (wait_s and not is_flex,
+            "--wait requires --flex-start: Compute Engine queues only requests for Flex-start VMs", {"--wait": None}),
+        (is_flex and cloud.spot, "--spot and --flex-start exclude each other",
+            {"--flex-start": None, "--wait": None}),
+        (wait_s and wait_s != nearest_wait_s, f"Compute Engine queues requests for {FLEX_WAIT_MIN_S} s to 2 h, "
+            f"not for {format_duration(wait_s)} (--wait); 0 disables the queue",
+            {"--wait": format_duration(nearest_wait_s)}),
+        (is_flex and not FLEX_DURATION_MIN_S <= lifetime_s <= FLEX_DURATION_MAX_S,
+            "Flex-start VMs run for 10 minutes to 7 days; set --max-duration", {"--max-duration": "8h"}),
+        (not 10 <= cloud.disk_gb <= 65536, f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}",
+            {"--disk-size": str(min(max(cloud.disk_gb, 10), 65536))}),
+        (cloud.gpus < 0, f"an instance cannot have {cloud.gpus} GPUs", None),
+        (cloud.local_ssds < 0, f"an instance cannot have {cloud.local_ssds} Local SSDs", None),
+    )
+    # fmt: on
+    for is_wrong, message, again in rows:
+        if is_wrong:
+            raise InvalidOptionError(message, again) if again else ValueError(message)
 
 
 def _network(text: str) -> str:
