@@ -18,8 +18,8 @@ from provision.gce.api.requests import IMAGE, SEAL
 from provision.gce.api.resources import our_name
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, has_gpus, resolved
 from provision.gce.catalog.names import image_labels, mark
+from provision.gce.catalog.roles import grant_role
 from provision.gce.delete import delete_things, of_image
-from provision.gce.diagnosis import grant_role
 from provision.gce.images import FORMAT, PENDING, READY, content, image_name, is_prepared, listed, to_image
 from provision.gce.options import GceOptions
 from provision.gce.power import confirmed, set_items, stop

@@ -18,7 +18,8 @@ from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import describe, gpu_of, series_of
 from provision.gce.catalog.names import continent_of, is_ai_zone, is_zone, last, region_of, regions_of, subnetwork_of
 from provision.gce.catalog.prices import Prices, dollars
-from provision.gce.diagnosis import Scope, grant_role
+from provision.gce.catalog.roles import grant_role
+from provision.gce.diagnosis import Scope
 from provision.gce.options import LOCAL_SSD, GceOptions
 from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError

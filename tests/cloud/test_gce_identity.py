@@ -13,7 +13,7 @@ from google.oauth2.credentials import Credentials
 
 from fleet.state import Store
 from provision.gce.api.client import Api, member_of
-from provision.gce.diagnosis import UNKNOWN_MEMBER
+from provision.gce.catalog.roles import UNKNOWN_MEMBER
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.provider import ProviderError

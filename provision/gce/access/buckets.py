@@ -15,7 +15,7 @@ from provision.gce.api.client import Api
 from provision.gce.api.iam import project_policy
 from provision.gce.api.messages import ApiError, Json
 from provision.gce.catalog.names import is_region, region_of
-from provision.gce.diagnosis import grant_role
+from provision.gce.catalog.roles import grant_role
 from provision.gce.options import SCHEME, GceOptions
 from provision.provider import ErrorKind, ProviderError
 

@@ -18,7 +18,8 @@ from provision.gce.account import Account
 from provision.gce.api.iam import account_of, is_enabled, permitted_tunnels
 from provision.gce.api.messages import ApiError
 from provision.gce.api.resources import zone_of
-from provision.gce.diagnosis import UNKNOWN_MEMBER, Failure, missing_permission
+from provision.gce.catalog.roles import UNKNOWN_MEMBER
+from provision.gce.diagnosis import Failure, missing_permission
 from provision.provider import ErrorKind, ProviderError
 
 API = "iap.googleapis.com"

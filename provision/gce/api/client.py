@@ -47,8 +47,8 @@ from provision.gce.api.messages import (
     to_json,
 )
 from provision.gce.catalog.names import last, network_of
+from provision.gce.catalog.roles import UNKNOWN_MEMBER
 from provision.gce.diagnosis import (
-    UNKNOWN_MEMBER,
     VARIABLE,
     Failure,
     expired_credentials,

@@ -15,7 +15,8 @@ from provision.gce.api.messages import ApiError, Json
 from provision.gce.api.price_list import read_page
 from provision.gce.catalog.machines import COMPACT
 from provision.gce.catalog.names import network_of
-from provision.gce.diagnosis import Failure, grant_role
+from provision.gce.catalog.roles import grant_role
+from provision.gce.diagnosis import Failure
 from provision.gce.options import GceOptions
 from provision.gce.zones import split_path
 from provision.model import Finding

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.gce.api.messages import ApiError, from_http, from_json, from_operation
+from provision.gce.catalog.roles import role_for
 from provision.gce.diagnosis import (
     Diagnosis,
     Failure,
@@ -22,7 +23,6 @@ from provision.gce.diagnosis import (
     no_credentials,
     no_project,
     quota_page,
-    role_for,
     wrong_project,
 )
 from provision.provider import ErrorKind
