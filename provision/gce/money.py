@@ -296,7 +296,22 @@ def describe_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[st
         zone: The zone that is tried first.
         is_exact: The prices are those of the provisioning model.
     """
-    return [*_idle(cloud), *_flex_start(cloud, zone, is_exact=is_exact), *_reservation(cloud), *_local_ssds(cloud)]
+    idle = f"each powers off after {format_span(cloud.idle_timeout_s)} without an active job and without a login"
+    wait = (
+        f"without capacity, the request waits in {zone} for up to {format_span(cloud.wait_s)}; each instance is "
+        "billed when it starts, while others may still wait"
+    )
+    reservation = f"reservation {split_path(cloud.reservation)[1]!r} is billed in place of these prices"
+    ssds = f"Local SSDs are at {LOCAL_SSD_PATH} (FLEET_LOCAL_SSD); {cloud.lost_at_stop} is lost when a host stops"
+    is_limited = cloud.max_cost_usd and not cloud.unattended
+    rows = (
+        (cloud.idle_timeout_s, f"{idle}; {_DISKS}" if is_limited else idle),
+        (cloud.flex_start and not is_exact, "Flex-start VMs cost at most the price on demand that is shown"),
+        (cloud.flex_start and cloud.wait_s, wait),
+        (cloud.reservation, f"{reservation} until you delete it"),
+        (cloud.has_local_ssds, ssds),
+    )
+    return [note for applies, note in rows if applies]
 
 
 def describe_highest_price(prices: Prices, cloud: GceOptions, count: int, regions: Sequence[Region]) -> list[str]:
@@ -319,74 +334,24 @@ def describe_hosts(facts: Facts, cloud: GceOptions, restarted: Sequence[str], re
         restarted: Names of the stopped instances that are started again.
         region: The region that is tried first.
     """
+    disks = "disk" if len(restarted) == 1 else "disks"
+    rows = (
+        (restarted, f"starts {', '.join(restarted)} again, with the same {disks}"),
+        (facts.restarting, facts.restarting.note if facts.restarting else ""),
+        (
+            facts.restarting,
+            "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks",
+        ),
+        (facts.restarting and cloud.max_cost_usd, _DISKS),
+        (facts.image.note, facts.image.note),
+        (facts.login, f"OS Login is used: the fleet's key is imported into the profile of {facts.login}"),
+    )
     return [
-        *_restarted(restarted),
-        *_unattended(facts, cloud),
-        *filter(None, [facts.image.note]),
-        *_login(facts.login),
+        *(note for applies, note in rows if applies),
         *_storage(facts.storage, cloud, region),
         *_tunnels(facts.tunnels),
         *_access(cloud, facts.sources),
     ]
-
-
-def _idle(cloud: GceOptions) -> list[str]:
-    """Return a sentence about the idle timeout, if there is one."""
-    if not cloud.idle_timeout_s:
-        return []
-    note = f"each powers off after {format_span(cloud.idle_timeout_s)} without an active job and without a login"
-    return [f"{note}; {_DISKS}" if cloud.max_cost_usd and not cloud.unattended else note]
-
-
-def _flex_start(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
-    """Return sentences about the price of Flex-start VMs, and their queue in the first zone."""
-    if not cloud.flex_start:
-        return []
-    notes = [] if is_exact else ["Flex-start VMs cost at most the price on demand that is shown"]
-    if cloud.wait_s:
-        notes.append(
-            f"without capacity, the request waits in {zone} for up to {format_span(cloud.wait_s)}; each instance is "
-            "billed when it starts, while others may still wait"
-        )
-    return notes
-
-
-def _reservation(cloud: GceOptions) -> list[str]:
-    """Return a sentence about the price of a reservation, if one is used."""
-    if not cloud.reservation:
-        return []
-    return [
-        f"reservation {split_path(cloud.reservation)[1]!r} is billed in place of these prices until you delete it"
-    ]
-
-
-def _local_ssds(cloud: GceOptions) -> list[str]:
-    """Return a sentence about the use of Local SSDs, if there are some."""
-    if not cloud.has_local_ssds:
-        return []
-    return [f"Local SSDs are at {LOCAL_SSD_PATH} (FLEET_LOCAL_SSD); {cloud.lost_at_stop} is lost when a host stops"]
-
-
-def _restarted(names: Sequence[str]) -> list[str]:
-    """Return a sentence about the stopped instances that are started again."""
-    disks = "disk" if len(names) == 1 else "disks"
-    return [f"starts {', '.join(names)} again, with the same {disks}"] if names else []
-
-
-def _unattended(facts: Facts, cloud: GceOptions) -> list[str]:
-    """Return sentences about the effects of ``--unattended``."""
-    if facts.restarting is None:
-        return []
-    return [
-        facts.restarting.note,
-        "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks",
-        *([_DISKS] if cloud.max_cost_usd else []),
-    ]
-
-
-def _login(email: str) -> list[str]:
-    """Return a sentence about the account that logs in, if OS Login is used."""
-    return [f"OS Login is used: the fleet's key is imported into the profile of {email}"] if email else []
 
 
 def _storage(access: Access | None, cloud: GceOptions, region: str) -> list[str]:
