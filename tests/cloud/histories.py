@@ -164,9 +164,9 @@ def store_nothing(*_: Any, **__: Any) -> Survey:
 
 def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
     """Let commands work without SSH, which is tested elsewhere."""
-    for module in ("commands.fleets.up", "commands.fleets.bake", "commands.fleets.extend", "fleets.repair"):
+    for module in ("cli.fleets.up", "cli.fleets.bake", "cli.fleets.extend", "fleets.repair"):
         patch.setattr(f"fleet.{module}.reach", reached)
-    for module in ("fleets.agents", "commands.fleets.extend"):
+    for module in ("fleets.agents", "cli.fleets.extend"):
         patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
     patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
     patch.setattr(requests.Session, "send", sending(emulator))
