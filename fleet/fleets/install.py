@@ -101,7 +101,9 @@ def install(
         sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
-    first = {_machine(client.host): client for client in reversed(clients)}  # its slots share environments
+    first: dict[_Machine, AgentClient] = {}
+    for client in clients:
+        first.setdefault(_machine(client.host), client)  # slots of a machine share its environments
     others = [client for client in clients if client not in first.values()]
     answers: dict[str, Bootstrapped] = {}
     for some in filter(None, ([*first.values()], others)):
