@@ -1,1 +1,0 @@
-"""Hosts, peers, and commands of the benchmarks, and how they are measured."""
