@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
@@ -40,11 +41,19 @@ class InventoryError(ProviderError):
             self.message = f"{location}: {self.message}"
 
 
-def only_for_ansible(message: str, path: Path, location: Location | None = None) -> InventoryError:
+class AnsibleOnlyError(InventoryError):
+    """Only Ansible can read an inventory."""
+
+
+def only_for_ansible(message: str, path: Path, location: Location | None = None) -> AnsibleOnlyError:
     """Return the error that only Ansible can read an inventory, with the command that exports it."""
-    return InventoryError(
+    return AnsibleOnlyError(
         message,
         location=location,
-        hint="export it to a file, and use this file: --inventory hosts.yml",
-        next_steps=[("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml")],
+        cause="" if shutil.which("ansible-inventory") else "ansible-inventory, which reads it, is not installed",
+        hint="export it to a file, and use this file",
+        next_steps=[
+            ("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml"),
+            ("fleet", "up", "--inventory", "hosts.yml"),
+        ],
     )

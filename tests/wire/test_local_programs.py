@@ -162,6 +162,29 @@ def test_a_proxy_command_that_cannot_be_read_is_one_sentence(program: Program, w
     assert ("/proc/self/mem cannot be read" in ran.err) == (word == "/proc/self/mem")
 
 
+def test_an_inventory_script_runs_only_if_it_was_typed(program: Program, tmp_path: Path) -> None:
+    """The program of Ansible is a stand-in: it runs the script, and writes a list in YAML."""
+    mark = tmp_path / "ran"
+    script = program.script("hosts", f"#!/bin/sh\ntouch {mark}\n")
+    tool = tmp_path / "tools" / "ansible-inventory"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\n"$2" && echo "gpu: {hosts: {unknown.invalid: }}" >"$6"\n')
+    script.chmod(0o755)
+    tool.chmod(0o755)
+    refused = program.run("up", "--inventory", str(script), code=2)
+    assert "is executable; dynamic inventories are not supported" in refused.err
+    assert "ansible-inventory, which reads it, is not installed" in refused.err
+    env = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    program.run("up", "--inventory", str(script), "--dry-run", code=2, env=env)
+    program.script("fleet.toml", f'[static]\ninventory = "{script}"\n')
+    refused = program.run("up", "--yes", code=2, env=env)
+    assert f"ansible-inventory -i {script.name} --list --yaml --output hosts.yml\n" in refused.err
+    assert not mark.exists()
+    ran = program.run("up", "--inventory", str(script), "--yes", code=2, env=env)
+    assert "host 'unknown.invalid'" in ran.err
+    assert mark.exists()
+
+
 def configured(home: Lab, mark: Path) -> Path:
     return home.config(f'Match exec "touch {mark}"\n  Compression no\n')
 

@@ -33,7 +33,7 @@ from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.fleets.creation.consent import confirm_price
 from fleet.fleets.creation.keeping import Keeper
-from fleet.fleets.creation.programs import confirm_programs
+from fleet.fleets.creation.programs import confirm_programs, convert_inventory
 from fleet.fleets.host_keys import confirm_host_keys
 from fleet.fleets.instances import delete_instances, list_instances
 from fleet.fleets.rejoin import rejoin
@@ -84,6 +84,7 @@ def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
     with explain_interrupt(_UNCHANGED, Again({}, "up")):
+        request = convert_inventory(request, services, sink)
         spec = resolve_request(request, record, services)
         confirm_programs(request, spec, record, services, sink)
         agreed = confirm_price(request, spec, record, services, sink)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fleet.errors import CancelledError, UsageError
@@ -10,8 +11,29 @@ from fleet.fleets.resolution import UpRequest, active_environment
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
+from fleet.translation import translate_errors
+from provision.inventory.ansible import convert
 from provision.model import FleetSpec
 from provision.ssh_config.programs import AcceptedPrograms
+
+
+def convert_inventory(request: UpRequest, services: Services, sink: Sink) -> UpRequest:
+    """Return the request with a file in place of an inventory that only Ansible can read.
+
+    Ansible runs the programs of the inventory, so that this is done only for one that the user typed, and not in a
+    dry run.
+
+    Raises:
+        UsageError: Ansible is not installed, or cannot read it.
+    """
+    typed = str(request.given.of("static").get("inventory", ""))
+    target = services.store.root / "inventories" / f"{request.fleet}.yml"
+    with translate_errors():
+        if not typed or request.dry_run or not convert(Path(typed), target):
+            return request
+    sink.emit(Note(f"ansible-inventory has read {typed}"))
+    options = {**request.given.options, "static": {**request.given.of("static"), "inventory": str(target)}}
+    return replace(request, given=replace(request.given, options=options))
 
 
 def confirm_programs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from provision.inventory import Entry, Inventory, InventoryError, read_inventory
+from provision.inventory.ansible import convert
 from tests.unit.provision.inventory.record import (
     FILES,
     INVENTORIES,
@@ -96,6 +98,25 @@ def test_ansible_itself_agrees(subtests: pytest.Subtests) -> None:
     for path in examples:
         with subtests.test(f"order of {path.name}"):
             assert list(read_inventory(path).names) == ansible_hosts(path)
+
+
+@pytest.mark.skipif(not find_tool("ansible-inventory"), reason="ansible-inventory is not installed: ./scripts/setup")
+def test_ansible_converts_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ROOT}/.tools/bin")
+    script = tmp_path / "script"
+    listing = (
+        '{"gpu": {"hosts": ["g2", "g1"], "vars": {"ansible_user": "lab"}}, "_meta": {"hostvars": {"g1": {"a": "b"}}}}'
+    )
+    script.write_text(f"#!/bin/sh\necho '{listing}'\n")
+    script.chmod(0o755)
+    assert convert(script, tmp_path / "state/hosts.yml")
+    hosts = read_inventory(tmp_path / "state/hosts.yml").select("gpu")
+    assert {host.name: host.options for host in hosts} == dict.fromkeys(("g1", "g2"), ("-o", "user=lab"))
+    assert not convert(tmp_path / "state/hosts.yml", tmp_path / "other")
+    script.write_text("#!/bin/sh\nexit 1\n")
+    with contextlib.suppress(InventoryError):  # newer versions only warn
+        convert(script, tmp_path / "state/hosts.yml")
+        assert not read_inventory(tmp_path / "state/hosts.yml").names
 
 
 def test_there_is_an_example_of_each_kind() -> None:
