@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -114,11 +113,6 @@ class Screen:
             assert time.monotonic() < deadline, f"{condition!r} not met by {self.text!r}"
             time.sleep(0.01)
 
-    @property
-    def outside_updates(self) -> str:
-        """Return the output that is in no synchronized update."""
-        return re.sub(r"\x1b\[\?2026h(?:(?!\x1b\[\?2026h).)*?\x1b\[\?2026l", "", self.text, flags=re.DOTALL)
-
 
 class _Stream(io.TextIOWrapper):
     """A stream that passes what is written on to its screen."""
@@ -131,5 +125,5 @@ class _Stream(io.TextIOWrapper):
         return True
 
     def write(self, text: str) -> int:
-        self._screen.take(text.encode(self.encoding).decode(self.encoding))
+        self._screen.take(text.encode(self.encoding, self.errors or "strict").decode(self.encoding))
         return len(text)

@@ -41,7 +41,7 @@ def make_sink(
 
         return JsonSink(stdout.buffer)
     if output == "auto" and is_smart(stdout, environ):
-        from fleet.console.live.sink import LiveSink
+        from fleet.console.live import LiveSink
 
         return LiveSink(stdout, prefix=prefix, startup=raw, hint=hint, environ=environ)
     from fleet.console.lines import LinesSink

@@ -1,4 +1,4 @@
-"""Colors: the styles, the color of each task, and whether a stream accepts colors."""
+"""Colors: that of each task, and whether a stream accepts colors."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ import zlib
 from collections.abc import Mapping
 from typing import IO, Any
 
-# Name of a style (as rich spells it, too) → parameters of the terminal's SGR sequence.
-SGR = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "blue": "34",
-    "magenta": "35",
-    "cyan": "36",
-    "bright_blue": "94",
-    "bright_magenta": "95",
-    "bright_cyan": "96",
-    "bold red": "1;31",
-}
+from rich.color import ColorSystem
+from rich.style import Style
 
 # Red and yellow are reserved for errors and warnings.
 _TASK_COLORS = ("cyan", "magenta", "bright_blue", "green", "bright_cyan", "bright_magenta", "blue")
@@ -36,8 +23,8 @@ def choose_color(task: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """Return `text` in a style of SGR, then plain again; unchanged if either is empty."""
-    return f"\x1b[{SGR[style]}m{text}\x1b[0m" if text and style else text
+    """Return `text` in a style of rich, then plain again; unchanged if either is empty."""
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD) if text and style else text
 
 
 def is_smart(stream: IO[Any], environ: Mapping[str, str]) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
-from fleet.console.live.repeats import WAITING_MAX, WINDOW_S, Repeats
 from fleet.console.log_lines import LogText, render_line
 from fleet.console.messages import Activities, Reporter, format_inspection
 from fleet.console.pages import read_width, wrap_text
 from fleet.console.prefix import format_prefix
+from fleet.console.repeats import WAITING_MAX, WINDOW_S, Repeats
 from fleet.console.reports import format_report
 from fleet.events import (
     CommandOutput,

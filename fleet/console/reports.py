@@ -7,15 +7,15 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fleet import events
-from fleet.console.columns import GAP, Column, Span, arrange_table, choose, fit, measure_table, render
 from fleet.console.formatting import format_clock, format_metric, format_rate, format_short_size, format_size
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
-from fleet.console.pages import INDENT, Page
+from fleet.console.pages import INDENT, PROSE_MAX, shorten_locations, wrap_text
+from fleet.console.tables import GAP, Column, fit, make_table, measure_table, render
 from fleet.folding import fold
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.lint.finding import Finding
@@ -30,6 +30,45 @@ _IMAGE = "image"
 _JOBS = 4  # shown, of those that a deletion would lose
 _PATHS = 3  # shown, of each job
 _DISKS = 4  # shown, those with the least free space
+
+
+@dataclass(frozen=True)
+class Page:
+    """Lay out a report.
+
+    Attributes:
+        columns: Columns of the terminal; 0 if the output is not a terminal.
+    """
+
+    columns: int = 0
+
+    @property
+    def width(self) -> int:
+        """Return the columns of a paragraph."""
+        return min(self.columns or PROSE_MAX, PROSE_MAX)
+
+    @property
+    def table_width(self) -> int:
+        """Return the columns of a table that uses the whole terminal."""
+        return self.columns or PROSE_MAX
+
+    def paragraph(self, text: str, first: str = "", indent: str = "") -> str:
+        """Return a paragraph: the indentation of its first line is `first`, that of the others `indent`."""
+        return wrap_text(clean(text), self.width, first, indent) + "\n"
+
+    def item(self, mark: str, words: str) -> str:
+        """Format a status word and a text."""
+        return self.paragraph(f"{mark:8} {words}", indent=" " * 9)
+
+    def table(self, columns: Sequence[Column]) -> str:
+        """Return the columns that fit as a table with an indentation."""
+        room = self.width - len(INDENT)
+        return textwrap.indent(render(make_table(columns, room), room), INDENT)
+
+    def locations(self, locations: Sequence[str], used: int) -> list[str]:
+        """Return locations ``HOST:PATH`` that fit next to `used` columns; whole if the output is not a terminal."""
+        cleaned = [clean(location) for location in locations]
+        return shorten_locations(cleaned, self.columns - used) if self.columns else cleaned
 
 
 def format_report(event: events.Event, width: int = 0) -> str:
@@ -244,20 +283,20 @@ def _jobs_table(jobs: tuple[events.StoredResults, ...], width: int) -> str:
         Column.of("STATE", jobs, lambda job: job.state or "unknown"),
         Column.of("TIME", jobs, _job_time, right=True),
     ]
-    free = 36 if width >= _WIDE else max(16, room - measure_table(columns) - GAP)
+    free = 36 if width >= _WIDE else max(16, room - measure_table(make_table(columns, room)) - GAP)
     columns.append(Column.of("METRICS", jobs, lambda job: _metrics(job, free), rank=2))
-    if width < _WIDE:
-        header, *rows = arrange_table(choose(columns, room), room)
-        lines = [header]
-        for row, job in zip(rows, jobs, strict=True):
-            lines += [row, (Span(fit(f"{INDENT}{_program(job)}; {_location(job)}", room), "dim"),)]
-    else:
+    if width >= _WIDE:
         columns += [
             Column.of("PROGRAM", jobs, _program, rank=1, limit=max(20, width - 120)),
             Column.of("RESULTS", jobs, _location, limit=width // 3),
         ]
-        lines = arrange_table(choose(columns, room), room)
-    return render(((Span(INDENT), *line) for line in lines), color=False)
+    head, *lines = render(make_table(columns, room), room).splitlines()
+    if width < _WIDE:
+        lines = [
+            f"{line}\n{clean(fit(f'{INDENT}{_program(job)}; {_location(job)}', room))}"
+            for line, job in zip(lines, jobs, strict=True)
+        ]
+    return textwrap.indent("\n".join([head, *lines]) + "\n", INDENT)
 
 
 def _jobs_compared(event: events.JobsCompared, page: Page) -> str:

@@ -9,26 +9,35 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
 from fleet.console.colors import accepts_color
-from fleet.console.columns import (
-    GAP,
-    Column,
-    Line,
-    Span,
-    arrange_table,
-    choose,
-    crop,
-    justify,
-    measure_line,
-    measure_text,
-    render,
-)
 from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
-from fleet.console.pages import INDENT, wrap_text
-from fleet.console.rows import STOPPED, Row, describe_activity, find_stragglers, fold_line, fold_rows, make_columns
+from fleet.console.pages import INDENT, read_size, wrap_text
+from fleet.console.tables import (
+    GAP,
+    STOPPED,
+    Column,
+    Frame,
+    Row,
+    describe_activity,
+    find_stragglers,
+    fold_line,
+    fold_rows,
+    join_ends,
+    make_columns,
+    make_line,
+    make_table,
+    open_console,
+    open_live,
+    render,
+)
 from fleet.events import Outcome, Phase, Progress
 from fleet.folding import fold
 from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, TaskStatus, describe_maintenance
@@ -55,26 +64,29 @@ def render_status(
         height: Lines of the terminal; rows of long tables are folded to fit it. None: all rows.
         color: True if the stream accepts colors.
     """
-    lines = arrange_status(fleets, now, width, height)
-    return render((crop(line, width) for line in lines), color=color)
+    return render(arrange_status(fleets, now, width, height), width, color=color)
 
 
-def arrange_status(fleets: Sequence[FleetStatus], now: float, width: int, height: int | None = None) -> list[Line]:
-    """Return the lines of `render_status`."""
-    lines = _arrange(fleets, now, width, None)
-    if height is None or len(lines) < height:
-        return lines
+def arrange_status(fleets: Sequence[FleetStatus], now: float, width: int, height: int | None = None) -> Group:
+    """Return what `render_status` draws."""
+    whole = _arrange(fleets, now, width, None)
+    if height is None or _count_lines(whole, width) < height:
+        return whole
     tables = sum(1 + (fleet.job is not None) for fleet in fleets)
-    spare = height - 1 - len(_arrange(fleets, now, width, _ROWS_MIN))
+    spare = height - 1 - _count_lines(_arrange(fleets, now, width, _ROWS_MIN), width)
     return _arrange(fleets, now, width, _ROWS_MIN + max(0, spare) // max(1, tables))
 
 
-def _arrange(fleets: Sequence[FleetStatus], now: float, width: int, room: int | None) -> list[Line]:
-    """Return the lines of all fleets, with an empty line between them; at most `room` rows in each table."""
-    lines: list[Line] = []
+def _count_lines(group: Group, width: int) -> int:
+    return render(group, width).count("\n")
+
+
+def _arrange(fleets: Sequence[FleetStatus], now: float, width: int, room: int | None) -> Group:
+    """Return all fleets, with an empty line between them; at most `room` rows in each table."""
+    lines: list[RenderableType] = []
     for fleet in fleets:
-        lines += [(), *_fleet(fleet, now, width, room)] if lines else _fleet(fleet, now, width, room)
-    return lines
+        lines += [Text(""), *_fleet(fleet, now, width, room)] if lines else _fleet(fleet, now, width, room)
+    return Group(*lines)
 
 
 def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> None:
@@ -117,25 +129,22 @@ def watch_status(
         size: Returns the present size of the terminal.
         pause: Waits for a number of seconds.
     """
-    from fleet.console.live.terminal import Terminal, read_size, reflows
-
-    color = accepts_color(out, os.environ)
-    terminal = Terminal(out, color=color, reflows=reflows(os.environ), size=size or (lambda: read_size(out)))
-    terminal.open()
-    try:
-        while True:
-            fleets, now = read(), time.time()
-            present = terminal.read_size()
-            lines = arrange_status(fleets, now, present.columns, present.lines)
-            terminal.update("", [crop(line, present.columns) for line in lines], present)
-            pause(_WATCH_S)
-    except KeyboardInterrupt:
-        return
-    finally:
-        terminal.close()
+    console = open_console(out, color=accepts_color(out, os.environ))
+    frame = Frame()
+    with open_live(console, frame) as live:
+        try:
+            while True:
+                fleets, now = read(), time.time()
+                present = size() if size else read_size(out)
+                console.size = present
+                frame.content = arrange_status(fleets, now, present.columns, present.lines)
+                live.refresh()
+                pause(_WATCH_S)
+        except KeyboardInterrupt:
+            return
 
 
-def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[Line]:
+def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[RenderableType]:
     lines = _header(fleet, now, width)
     if _is_unready(fleet):
         return [*lines, *_paragraph(fleet.hosts[0].reason, width, "yellow")]
@@ -149,36 +158,36 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
         start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
         return [*lines, *_paragraph(f"`{start}` starts it again; `{delete}` deletes it", width, "dim")]
     if fleet.job is None:
-        return [*lines, (Span(f"{INDENT}no job yet", "dim"),)]
-    lines += [(), _job_line(fleet.job, now, width), *_growth(fleet.job, width)]
+        return [*lines, make_line(f"{INDENT}no job yet", "dim")]
+    lines += [Text(""), _job_line(fleet.job, now), *_growth(fleet.job, width)]
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     if fleet.job.awaited is not None:
         lines += _paragraph(describe_awaited(fleet.job.awaited), width, "yellow")
     return [*lines, *_cause(fleet.job, width), *_queued(fleet)]
 
 
-def _queued(fleet: FleetStatus) -> list[Line]:
+def _queued(fleet: FleetStatus) -> list[RenderableType]:
     """Return a line for each queued job, in the order in which they run."""
     queued = [job for job in sorted(fleet.stored, key=lambda job: job.job) if job.queued_after]
     shown = [job for job in queued if fleet.job is None or job.job != fleet.job.id]
-    return [(Span(f"job {job.job}  queued after job {job.queued_after}"),) for job in shown]
+    return [make_line(f"job {job.job}  queued after job {job.queued_after}") for job in shown]
 
 
-def _paragraph(text: str, width: int, style: str = "") -> list[Line]:
+def _paragraph(text: str, width: int, style: str = "") -> list[RenderableType]:
     """Return a text in lines with an indentation; commands between backticks are not broken."""
     lines = wrap_text(clean(text), width, INDENT, INDENT).split("\n")
-    return [(Span(line, style),) for line in lines]
+    return [make_line(line, style) for line in lines]
 
 
-def _maintenance(fleet: FleetStatus, width: int) -> list[Line]:
+def _maintenance(fleet: FleetStatus, width: int) -> list[RenderableType]:
     """Return a line for each time window of planned maintenance, with the hosts that it stops."""
     texts = describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
     return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
-def _storage(fleet: FleetStatus, now: float, width: int) -> list[Line]:
+def _storage(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
     """Describe results that are not on this computer, and what uses a disk that is nearly full."""
-    lines: list[Line] = []
+    lines: list[RenderableType] = []
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
     if low:
@@ -199,12 +208,12 @@ def _storage(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     return lines
 
 
-def _cause(job: JobStatus, width: int) -> list[Line]:
+def _cause(job: JobStatus, width: int) -> list[RenderableType]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
     reasons = [job.verdict.message] if job.verdict else job.result.reason.splitlines() if job.result else []
     room = max(1, width - len(INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
-    lines: list[Line] = [(Span(f"{INDENT}{line}"),) for line in words[:_CAUSE_LINES]]
+    lines: list[RenderableType] = [make_line(f"{INDENT}{line}") for line in words[:_CAUSE_LINES]]
     return [*lines, *(_paragraph(f"warning: {job.warning}", width, "yellow") if job.warning else [])]
 
 
@@ -212,12 +221,12 @@ def _is_unready(fleet: FleetStatus) -> bool:
     return [host.name for host in fleet.hosts] == [UNREADY]
 
 
-def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[Line]:
+def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[RenderableType]:
     """Return why hosts do not answer, each reason once; in several lines, because commands must not be cut."""
     hosts: dict[str, list[HostStatus]] = {}
     for host in silent:
         hosts.setdefault(host.reason.replace(host.name, "\0"), []).append(host)
-    lines: list[Line] = []
+    lines: list[RenderableType] = []
     for first, *others in hosts.values():
         reason = first.reason if first.name in first.reason else f"{first.name}: {first.reason}"
         same = f"; the same for {fold(host.name for host in others)}" if others else ""
@@ -225,10 +234,10 @@ def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[Line]:
     return lines
 
 
-def _header(fleet: FleetStatus, now: float, width: int) -> list[Line]:
+def _header(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
     """Return the name, time, and cost of a fleet: one line, or more if they do not fit."""
     hosts = "not ready" if _is_unready(fleet) else counted(len(fleet.hosts), "host")
-    left = (Span(fleet.name, "bold"), Span(f"  {fleet.provider}, {hosts}"))
+    left = Text.assemble((clean(fleet.name), "bold"), f"  {fleet.provider}, {hosts}")
     right = []
     if fleet.stopped_at and all(host.stopped for host in fleet.hosts):
         right.append(f"stopped for {format_span(now - fleet.stopped_at)}")
@@ -243,22 +252,22 @@ def _header(fleet: FleetStatus, now: float, width: int) -> list[Line]:
     if end := format_lifetime(fleet.stop_at, fleet.delete_at, now):
         right.append(end)
     facts = "  ".join(right)
-    if measure_line(left) + GAP + measure_text(facts) > width and facts:
-        return [left, *_paragraph(facts, width)]
-    return [justify(left, (Span(facts),), width)]
+    if left.cell_len + GAP + cell_len(facts) > width and facts:
+        return [make_line(left), *_paragraph(facts, width)]
+    return [join_ends(left, Text(facts))]
 
 
-def _job_line(job: JobStatus, now: float, width: int) -> Line:
+def _job_line(job: JobStatus, now: float) -> RenderableType:
     word, style = _job_word(job)
     attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     title = clean(f"{job.name}: {job.script}" if job.name else job.script)
-    left = (Span(f"job {job.id}", "bold"), Span("  "), Span(word, style), Span(f"{attempt}  {title}"))
+    left = Text.assemble((f"job {clean(job.id)}", "bold"), "  ", (clean(word), style), f"{attempt}  {title}")
     elapsed = (job.result.at if job.result else now) - job.started_at
-    return justify(left, (Span(format_clock(elapsed) if job.started_at > 0 else ""),), width)
+    return join_ends(left, Text(format_clock(elapsed) if job.started_at > 0 else ""))
 
 
-def _growth(job: JobStatus, width: int) -> list[Line]:
+def _growth(job: JobStatus, width: int) -> list[RenderableType]:
     """Return the number of workers of a running job that takes in new hosts, and which hosts join next."""
     if job.max_workers is None or job.result is not None:
         return []
@@ -286,16 +295,19 @@ def _job_word(job: JobStatus) -> tuple[str, str]:
     return "unknown", "yellow"
 
 
-def _table(rows: Sequence[Row], title: str, width: int, room: int | None) -> tuple[frozenset[str], list[Line]]:
+def _table(
+    rows: Sequence[Row], title: str, width: int, room: int | None
+) -> tuple[frozenset[str], list[RenderableType]]:
     """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
     slow = find_stragglers(rows)
     shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
-    activities = Column.of("", shown, describe_activity, rank=1)
-    columns = choose([*make_columns(shown, title, slow), activities], width - len(INDENT)) if shown else []
-    lines = arrange_table(columns, width - len(INDENT)) if shown else []
+    columns = [*make_columns(shown, title, slow), Column.of("", shown, describe_activity, rank=1)]
+    lines: list[RenderableType] = []
+    if shown:
+        lines.append(Padding(make_table(columns, width - len(INDENT)), (0, 0, 0, len(INDENT))))
     if folded:
-        lines.append(fold_line(folded, slow, "…"))
-    return frozenset(row.name for row in shown), [(Span(INDENT), *line) for line in lines]
+        lines.append(Padding(fold_line(folded, slow), (0, 0, 0, len(INDENT))))
+    return frozenset(row.name for row in shown), lines
 
 
 def _host_row(host: HostStatus) -> Row:

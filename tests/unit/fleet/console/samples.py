@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.console.live.view import View, apply
+from fleet.console.view import View, apply
 from fleet.events import (
     AttemptEnded,
     BootstrapProgress,

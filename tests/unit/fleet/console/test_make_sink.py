@@ -10,7 +10,7 @@ from fleet.console import make_sink
 from fleet.console.colors import accepts_color, choose_color
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
-from fleet.console.live.sink import LiveSink
+from fleet.console.live import LiveSink
 from fleet.events import LogChunk
 from tests.unit.fleet.console.samples import names
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
+from fleet.console.frame import make_frame
 from fleet.console.lines import LinesSink
-from fleet.console.live.table import render_view
 from fleet.console.messages import describe_event
-from fleet.console.rows import describe_state
 from fleet.console.status_table import render_status
+from fleet.console.tables import describe_state, render
 from fleet.events import (
     ConnectionLost,
     Exit,
@@ -68,10 +68,8 @@ def test_what_was_stopped_after_the_success_is_no_failure() -> None:
     )
     words = {row.name: describe_state(row, frozenset()) for row in view.rows}
     assert (words["chief-0"], words["ps-0"]) == ("done", "stopped")
-    styles = {
-        span.text.strip(): span.style for line in render_view(view, width=80, height=24, now=2.0) for span in line
-    }
-    assert styles["stopped"] == ""
+    text = render(make_frame(view, width=80, height=24, now=2.0), 80, color=True)
+    assert not [line for line in text.splitlines() if "stopped" in line and "\x1b[31m" in line]
     failed = after(STARTED, TaskState("worker-2", "ps-0", 1, Phase.EXITED, 2.0, exit=Exit(signal=15)))
     assert [describe_state(row, frozenset()) for row in failed.rows if row.name == "ps-0"] == ["SIGTERM"]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.live.repeats import WINDOW_S, Repeats
+from fleet.console.repeats import WINDOW_S, Repeats
 
 BOTH = ("worker-0", "worker-1")
 A, B = BOTH

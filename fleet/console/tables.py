@@ -1,27 +1,40 @@
-"""A table of hosts or tasks: the model of a row, and its columns; of the live console and of `fleet status`."""
+"""Tables of rich: the columns that fit, the rows of hosts and tasks, and how all this becomes text."""
 
 from __future__ import annotations
 
+import codecs
+import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, TextIO, TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from fleet.console.colors import choose_color
-from fleet.console.columns import Column, Line, Span
 from fleet.console.formatting import format_count, format_metric, format_rate, format_short_size, shorten_metric
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress, TaskAwaited
 from fleet.waiting import find_awaited
 
+_LAST_MIN = 10  # terminal columns of a last column
+GAP = 2  # columns of space between two columns
 STOPPED = "stopped"
 EPOCH_END = "end of the epoch: validating or saving"
-_METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and reserve; memory comes after the first metric
+_METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and least width; memory comes after the first metric
 _EXPECTED = ("loss", "metric")  # there is room for them before the first one is reported
 _SLOW_RATE = 0.7  # of the median of the others
 _WARM_STEPS = 10  # the first steps do not show the speed
 _LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
 _LAG_FRACTION = 0.05  # of the others' steps
+_ASCII = {"─": "-", "━": "#", "╸": "#", "╺": "-", "…": "~", "·": "-"}
 _TONE = {
     "waiting": "dim",
     "queued": "dim",
@@ -33,6 +46,181 @@ _TONE = {
     "unknown": "yellow",
     "lost": "red",
 }
+
+T = TypeVar("T")
+
+
+# --- columns ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: Heading of the column.
+        cells: One for each row.
+        rank: If space is short, columns of the highest rank are left out first; rank 0 never is.
+        right: True if cells are aligned right.
+        limit: Largest width; longer cells are cut.
+        least: Smallest width in a table that is drawn again and again, also before the column has content.
+    """
+
+    title: str
+    cells: tuple[RenderableType, ...]
+    rank: int = 0
+    right: bool = False
+    limit: int = 40
+    least: int = 0
+
+    @classmethod
+    def of(cls, title: str, rows: Iterable[T], text: Callable[[T], str], **layout: Any) -> Column:
+        """Return the column with the plain text of each row; `layout`: further attributes."""
+        return cls(title, tuple(Text(clean(text(row))) for row in rows), **layout)
+
+    @property
+    def has_content(self) -> bool:
+        """Return True if a cell is not empty."""
+        return any(not isinstance(cell, Text) or cell.plain for cell in self.cells)
+
+    def width(self, least: int = 0) -> int:
+        """Return the width in terminal columns, at least `least`."""
+        cells = [cell.cell_len if isinstance(cell, Text) else self.limit for cell in self.cells]
+        return min(self.limit, max(least, cell_len(self.title), *cells))
+
+
+def make_table(
+    columns: Iterable[Column],
+    room: int,
+    before: MutableMapping[str, int] | None = None,
+    last: Sequence[RenderableType] = (),
+) -> Table:
+    """Return a table of the columns that have content and fit, in the given order.
+
+    Args:
+        columns: All columns.
+        room: Terminal columns of the table.
+        before: Widths of the columns of the table before, so that they keep their places; changed to those of this
+            table. None: the table is drawn once.
+        last: Cells of a column without a heading, which takes the room that is left; empty: there is none.
+    """
+    given = list(columns)
+    widths: dict[int, int] = {}  # of the chosen columns, by index
+    left = room + GAP
+    for at, column in sorted(enumerate(given), key=lambda pair: pair[1].rank):
+        least = 0 if before is None else max(column.least, before.get(column.title, 0))
+        width = column.width(least)
+        if (column.has_content or least) and (not column.rank or width + GAP <= left):
+            widths[at] = width
+            left -= width + GAP
+    while widths and not given[max(widths)].has_content:
+        left += widths.pop(max(widths)) + GAP
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+    for at in sorted(widths):
+        column = given[at]
+        table.add_column(
+            Text(column.title if column.has_content else ""),
+            width=widths[at],
+            justify="right" if column.right else "left",
+            no_wrap=True,
+        )
+        if before is not None and column.has_content:
+            before[column.title] = widths[at]
+    cells: list[Iterable[RenderableType]] = [given[at].cells for at in sorted(widths)]
+    if last and left - GAP >= _LAST_MIN:
+        table.add_column(width=left - GAP, no_wrap=True)
+        cells.append(last)
+    for row in zip(*cells, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def measure_table(table: Table) -> int:
+    """Return the terminal columns of a table of `make_table`."""
+    return sum(column.width or 0 for column in table.columns) + GAP * max(0, len(table.columns) - 1)
+
+
+def join_ends(left: Text, right: Text) -> Table:
+    """Return `left` and `right` at the two ends of a line; `left` is cut if both do not fit."""
+    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False, expand=True)
+    table.add_column(no_wrap=True, ratio=1)
+    table.add_column(no_wrap=True, justify="right")
+    table.add_row(left, right)
+    return table
+
+
+def render(renderable: RenderableType, width: int, *, color: bool = False) -> str:
+    """Return what rich draws as lines of text without spaces at their ends."""
+    console = make_console(io.StringIO(), color=color)
+    console.size = console.size._replace(width=width)
+    with console.capture() as captured:
+        console.print(renderable)
+    return "".join(line.rstrip() + "\n" for line in captured.get().split("\n")[:-1])
+
+
+def make_console(file: Any, *, color: bool) -> Console:
+    """Return a console that draws to `file` as to a terminal, and changes nothing in texts."""
+    return Console(
+        file=file,
+        force_terminal=True,
+        force_interactive=True,
+        color_system="standard" if color else None,
+        no_color=not color,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        legacy_windows=False,
+    )
+
+
+def open_console(out: TextIO, *, color: bool) -> Console:
+    """Return a console that draws to a terminal; other characters replace those that its encoding lacks."""
+    if isinstance(out, io.TextIOWrapper):
+        codecs.register_error("fleet.console", _replace)
+        out.reconfigure(errors="fleet.console")
+    return make_console(out, color=color)
+
+
+@dataclass
+class Frame:
+    """What stands at the end of the screen; it may change between two refreshes."""
+
+    content: RenderableType = field(default_factory=Group)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the content without spaces at the ends of lines: a narrower terminal would wrap them."""
+        for line in console.render_lines(self.content, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            yield from (*line, Segment.line())
+
+
+def open_live(console: Console, frame: Frame) -> Live:
+    """Return a display of a frame; whatever is printed on the console draws it again, below what is printed."""
+    return Live(frame, console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(char, "?") for char in error.object[error.start : error.end]), error.end
+
+
+def fit(text: str, width: int) -> str:
+    """Return `text`, or the part of it that fits `width` terminal columns, with an ellipsis."""
+    cut = Text(text)
+    cut.truncate(width, overflow="ellipsis")
+    return cut.plain
+
+
+def make_line(text: str | Text, style: str = "") -> Text:
+    """Return a text that takes one line, cut at the width of the terminal."""
+    line = text.copy() if isinstance(text, Text) else Text(clean(text), style)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+# --- rows of hosts and tasks --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,8 +337,6 @@ def _is_straggler(row: Row, others: list[Row]) -> bool:
     rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
     if not rates:
         return False
-    from statistics import median
-
     speed = median(rates)
     if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
         return True
@@ -175,11 +361,11 @@ def _notable(row: Row, slow: frozenset[str]) -> bool:
     return bool(failed or row.lost or describe_state(row, slow) in ("slow", "lost", "unknown"))
 
 
-def fold_line(rows: Sequence[Row], slow: frozenset[str], mark: str) -> Line:
+def fold_line(rows: Sequence[Row], slow: frozenset[str]) -> Text:
     """Return the line that stands for rows without room."""
     (word, count), *others = Counter(describe_state(row, slow) or "known" for row in rows).most_common()
     text = ", ".join([f"{count} more {word}", *(f"{count} {word}" for word, count in others)])
-    return (Span(f"{mark} and {text}", "dim"),)
+    return make_line(f"… and {text}", "dim")
 
 
 def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozenset()) -> list[Column]:
@@ -191,14 +377,14 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozens
         slow: Names of the tasks that are clearly behind the others.
     """
 
-    def numbers(title: str, text: Callable[[Row], str], rank: int, reserve: int = 0) -> Column:
-        return Column.of(title, rows, text, rank=rank, right=True, limit=12, reserve=reserve)
+    def numbers(title: str, text: Callable[[Row], str], rank: int, least: int = 0) -> Column:
+        return Column.of(title, rows, text, rank=rank, right=True, limit=12, least=least)
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
     metrics = enumerate(_metrics(rows))
     return [
-        Column(title, tuple(Span(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
-        Column("STATE", tuple(_state(row, slow) for row in rows), limit=48, reserve=7),
+        Column(title, tuple(Text(name_task(row.name, row.slot), choose_color(row.name)) for row in rows), limit=24),
+        Column("STATE", tuple(_state(row, slow) for row in rows), limit=48, least=7),
         Column.of("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
         numbers("GPU MEM", lambda row: _memory(row.gpu_memory_mib * 2**20), 8),
@@ -211,12 +397,11 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str] = frozens
     ]
 
 
-def _state(row: Row, slow: frozenset[str]) -> Span:
+def _state(row: Row, slow: frozenset[str]) -> Text:
     word = describe_state(row, slow)
-    if row.phase is None and row.ready:
-        return Span(clean(word), "green")
     failed = row.phase is Phase.EXITED and word not in ("done", STOPPED)
-    return Span(clean(word), "red" if failed else _TONE.get(word, ""))
+    tone = "green" if row.phase is None and row.ready else "red" if failed else _TONE.get(word, "")
+    return Text(clean(word), tone)
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:

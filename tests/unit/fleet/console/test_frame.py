@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from rich.cells import cell_len
 
-from fleet.console.columns import measure_line, render
-from fleet.console.live.table import ASCII, TableMemory, render_view
-from fleet.console.live.view import Stage, View, apply
+from fleet.console.frame import make_frame
+from fleet.console.tables import render
+from fleet.console.view import Stage, View, apply
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,
@@ -36,9 +37,10 @@ def shown(events: Sequence[Event], width: int = 80, height: int = 24, **more: ob
     view = View()
     for event in events:
         view = apply(view, event, START)
-    lines = render_view(view, width=width, height=height, now=START + 754, **more)  # type: ignore[arg-type]
-    assert all(measure_line(line) <= width for line in lines)
-    return render(lines, color=False).splitlines()
+    frame = make_frame(view, width=width, height=height, now=START + 754, **more)  # type: ignore[arg-type]
+    lines = render(frame, width).splitlines()
+    assert all(cell_len(line) <= width for line in lines)
+    return lines
 
 
 def test_a_training_at_80_columns() -> None:
@@ -63,7 +65,9 @@ def test_the_rule_has_the_name_of_the_fleet_from_its_price_on() -> None:
     assert shown([QUOTED]) == []  # nothing is started: the question follows
     assert shown([QUOTED, ZoneTried("us-central1", "requesting 2 instances")])[0].startswith("── demo ─")
     over = View(fleet="demo", stage=Stage.UP, began_at=START, is_over=True)
-    assert render_view(over, width=80, height=24, now=START) == []  # nothing was created: the error follows
+    assert (
+        render(make_frame(over, width=80, height=24, now=START), 80) == ""
+    )  # nothing was created: the error follows
     assert "connecting" in shown([opened(2)])[2]
 
 
@@ -137,10 +141,10 @@ def test_up_and_down_have_a_bar() -> None:
     assert shown(ups)[-3:] == [
         "worker-0  ready",
         "worker-1  starting sshd",
-        "getting ready  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2",
+        "getting ready ━━━━━━━━━━━━━━━━━━━━                     1 of 2",
     ]
     downs: list[Event] = [InstanceChanged("worker-0", "deleting"), InstanceChanged("worker-1", "deleted", done=True)]
-    assert shown(downs)[-1] == "deleting  ━━━━━━━━━━━━━━━━━━━━────────────────────  1 of 2"
+    assert shown(downs)[-1] == "deleting ━━━━━━━━━━━━━━━━━━━━                     1 of 2"
     assert not shown([*downs, FleetDown("demo", names(2), 0, 0.0, 1.0)])[-1].startswith("deleting")
 
 
@@ -151,17 +155,17 @@ def test_getting_ready_has_bars() -> None:
         BootstrapProgress("worker-2", "ready", "Python 3.12.3", done=True),
     ]
     assert shown(events)[-4:] == [
-        "worker-0  downloading packages           ━━────────  a.whl",
+        "worker-0  downloading packages           ━━╸        a.whl",
         "worker-1  waiting for the NVIDIA driver  No devices were found",
         "worker-2  ready                          Python 3.12.3",
-        "getting ready  ━━━━━━━━━━━━━───────────────────────────  1 of 3",
+        "getting ready ━━━━━━━━━━━━━                            1 of 3",
     ]
 
 
 def test_push_has_bars() -> None:
     lines = shown([opened(2), PushProgress("worker-0", 2**20, 4 * 2**20, 12), PushProgress("worker-1", 0, 2**22, 12)])
-    assert lines[-3] == "worker-0  pushing  ━━────────  1.0 MiB of 4.0 MiB, 12 files"
-    assert lines[-1] == "pushing  ━━━━━───────────────────────────────────  1.0 MiB of 8.0 MiB"
+    assert lines[-3] == "worker-0  pushing  ━━╸        1.0 MiB of 4.0 MiB, 12 files"
+    assert lines[-1] == "pushing ━━━━━                                    1.0 MiB of 8.0 MiB"
 
 
 def test_prepared_hosts_show_what_they_reserved() -> None:
@@ -186,12 +190,6 @@ def test_control_characters_from_a_host_are_taken_out() -> None:
     assert shown([started(1), result])[-1] == "job j-1 failed: bad"
 
 
-def test_ascii() -> None:
-    events: list[Event] = [opened(40, price=0.7), InstanceChanged("worker-0", "ready", done=True)]
-    assert "".join(shown(events, glyphs=ASCII)).isascii()
-    assert "".join(shown([opened(40), started(40), *running(40)], 120, glyphs=ASCII)).isascii()
-
-
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("is_usage_first", [True, False])
 def test_columns_keep_their_places_and_their_order_does_not_depend_on_what_arrives_first(
@@ -203,7 +201,8 @@ def test_columns_keep_their_places_and_their_order_does_not_depend_on_what_arriv
     def at(step: int, metrics: dict[str, float]) -> list[Event]:
         return [Progress(name, name, 1, START, 2, 5, step, 1200, metrics, 12.3) for name in names(2)]
 
-    view, memory, headings = View(), TableMemory(), []
+    view, headings = View(), []
+    widths: dict[str, int] = {}
     history = [opened(2), started(2), *state, *(usage if is_usage_first else []), *at(-1, {}), *at(9, {"loss": 1.0})]
     history += [
         *usage,
@@ -212,7 +211,7 @@ def test_columns_keep_their_places_and_their_order_does_not_depend_on_what_arriv
     ]
     for event in history:
         view = apply(view, event, START)
-        lines = render(render_view(view, width=width, height=24, now=START, memory=memory), color=False).splitlines()
+        lines = render(make_frame(view, width=width, height=24, now=START, widths=widths), width).splitlines()
         headings += [line for line in lines if line.startswith("TASK")]
     for before, after in pairwise(headings):
         for title in re.finditer(r"\S+", before):
@@ -227,7 +226,6 @@ def test_the_curve_of_the_loss_is_shown_if_there_is_room() -> None:
     events = [started(2), *running(2)[::3], steps[0], other, *steps[1:]]
     assert shown(events)[1].endswith("custom_training_loop.py       loss █▇▆▅▄▃▂▁")
     assert "loss" not in shown(events, 70)[1]
-    assert "loss" not in shown(events, glyphs=ASCII)[1]
     assert "█" not in shown([*events, TaskState("worker-0", "worker-0", 2, Phase.RUNNING, START)])[1]
 
 

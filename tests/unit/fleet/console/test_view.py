@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.console.live.view import Stage, View, apply
-from fleet.console.rows import Row, find_stragglers
+from fleet.console.tables import Row, find_stragglers
+from fleet.console.view import Stage, View, apply
 from fleet.events import (
     BootstrapProgress,
     ConnectionLost,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from fleet.console.rows import Row
+from fleet.console.tables import Row
 from fleet.events import Progress
 
 _POINTS_MAX = 128  # of a curve
@@ -46,7 +46,7 @@ class Curve:
         return replace(self, points=merged, every=2 * self.every, waiting=(), latest=value)
 
 
-def draw_curve(points: Sequence[float], width: int, levels: str) -> str:
+def draw_curve(points: Sequence[float], width: int, levels: str = "▁▂▃▄▅▆▇█") -> str:
     """Draw values as characters of rising height.
 
     Args:
@@ -55,16 +55,15 @@ def draw_curve(points: Sequence[float], width: int, levels: str) -> str:
         levels: Characters, the lowest first.
 
     Returns:
-        At most `width` characters; empty if there are fewer than two values, or no levels.
+        At most `width` characters; empty if there are fewer than two values.
     """
-    if len(points) < 2 or width < 2 or not levels:
+    if len(points) < 2 or width < 2:
         return ""
     count = min(width, len(points))
     bounds = [len(points) * number // count for number in range(count + 1)]
     values = [_mean(points[start:end]) for start, end in pairwise(bounds)]
-    low, high = min(values), max(values)
-    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
-    return "".join(levels[round((value - low) * scale)] for value in values)
+    low, half = min(values) / 2, max(values) / 2 - min(values) / 2  # halves cannot overflow
+    return "".join(levels[round((value / 2 - low) / half * (len(levels) - 1)) if half else 0] for value in values)
 
 
 def estimate_remaining_s(rows: Iterable[Row], now: float) -> float | None:

@@ -8,10 +8,10 @@ from enum import Enum
 from typing import Any
 
 from fleet import events
+from fleet.console.estimates import Curve
 from fleet.console.formatting import format_size
-from fleet.console.live.estimates import Curve
 from fleet.console.messages import NEVER_STARTED
-from fleet.console.rows import STOPPED, Row
+from fleet.console.tables import STOPPED, Row
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from fleet.folding import order
 from provision.quantities import counted

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.live.estimates import Curve, draw_curve, estimate_remaining_s
-from fleet.console.rows import Row
+from fleet.console.estimates import Curve, draw_curve, estimate_remaining_s
+from fleet.console.tables import Row
 from fleet.events import Phase, Progress
-
-LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def row(epoch: int, epochs: int, step: int, steps: int, rate: float, phase: Phase = Phase.RUNNING) -> Row:
@@ -45,17 +43,17 @@ def test_a_curve_has_bounded_size_and_keeps_its_shape() -> None:
     for number in range(10_000):
         curve = curve.add(10_000.0 - number).add(math.nan)
     assert 32 <= len(curve.points) < 128
-    assert draw_curve(curve.points, 8, LEVELS) == "█▇▆▅▄▃▂▁"
+    assert draw_curve(curve.points, 8) == "█▇▆▅▄▃▂▁"
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=300), st.integers(0, 50))
 def test_drawing_a_curve_never_fails(points: list[float], width: int) -> None:
-    assert len(draw_curve(points, width, LEVELS)) <= width
+    assert len(draw_curve(points, width)) <= width
 
 
 def test_a_flat_curve_and_too_few_values() -> None:
-    assert draw_curve([1.0, 1.0, 1.0], 8, LEVELS) == "▁▁▁"
-    assert draw_curve([1.0], 8, LEVELS) == draw_curve([1.0, 2.0], 8, "") == ""
+    assert draw_curve([1.0, 1.0, 1.0], 8) == "▁▁▁"
+    assert draw_curve([1.0], 8) == ""
 
 
 def test_the_remaining_time_of_whole_epochs_gets_shorter_within_an_epoch() -> None:

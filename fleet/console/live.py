@@ -1,4 +1,4 @@
-"""The sink of the live console: collects events, and draws them in a thread."""
+"""The live console: collects events, and draws them with rich in a thread."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TextIO
 
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import Control
+from rich.segment import ControlType, Segment
+
 from fleet import events
+from fleet.console.backlog import Backlog
 from fleet.console.colors import accepts_color, paint
-from fleet.console.live.backlog import Backlog, Batch
-from fleet.console.live.repeats import Repeats
-from fleet.console.live.table import ASCII, Glyphs, TableMemory, render_view
-from fleet.console.live.terminal import Terminal, read_size, reflows
-from fleet.console.live.view import View, apply
+from fleet.console.frame import make_frame
 from fleet.console.log_lines import clean
 from fleet.console.messages import Reporter
-from fleet.console.pages import wrap_text
+from fleet.console.pages import read_size, wrap_text
 from fleet.console.prefix import format_prefix
+from fleet.console.repeats import Repeats
 from fleet.console.reports import format_report
+from fleet.console.tables import Frame, open_console, open_live
+from fleet.console.view import View, apply
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
 from provision.quantities import counted
 
-_REFRESH_S = 0.1
-_SLOW_REFRESH_S = 0.2  # if only the log or the figures of tasks have changed
+_FRAME_S = 0.5
+_CLOCK_S = 1.0  # between two frames when nothing happens
+_HELD_S = 0.1  # a message may turn out to be the last one, which is below the last frame
 _AT_ONCE = 0.0  # in place of a time
-_CLOCK_S = 1.0  # between two redraws when nothing happens
-_LINES_PER_S = 5000  # of the log; more cannot be read
 _CLOSE_S = 5.0  # for a terminal that takes no output (Ctrl-S) to take it again
 
 # Everything else is seen in the table.
@@ -58,9 +61,7 @@ _PRINTED = (
 
 
 class LiveSink:
-    """Draw on a terminal in a separate thread, at most ten times a second.
-
-    If only the log or the figures of tasks have changed, it draws five times a second.
+    """Draw on a terminal in a separate thread, two frames a second.
 
     emit only records an event, so that neither an event nor a KeyboardInterrupt in the emitting thread can
     interrupt the drawing. close leaves the last table on the screen and restores the cursor. If the terminal
@@ -70,7 +71,7 @@ class LiveSink:
         interval_s: Time between two updates of the log, in seconds; output need not arrive more often.
     """
 
-    interval_s = _SLOW_REFRESH_S
+    interval_s = _FRAME_S
 
     def __init__(
         self,
@@ -95,10 +96,9 @@ class LiveSink:
             hint: Text of the last line while a job runs, such as how to detach.
         """
         self._color = accepts_color(out, environ)
-        self._terminal = Terminal(
-            out, color=self._color, reflows=reflows(environ), size=size or (lambda: read_size(out))
-        )
-        self._glyphs = Glyphs() if (out.encoding or "").lower().startswith("utf") else ASCII
+        self._console = open_console(out, color=self._color)
+        self._reflows = reflows(environ)
+        self._read_size = size or (lambda: read_size(out))
         self._prefix = prefix
         self._hint = hint
         self._clock = clock
@@ -107,17 +107,15 @@ class LiveSink:
         self._backlog = Backlog(startup=startup)
         self._messages: list[tuple[float, str]] = []  # time, message
         self._reporter = Reporter()
-        self._dirty = False  # the table or a message has changed
-        self._has_news = False  # output waits, or figures in the table have changed
+        self._has_changed = False
         self._failure: Exception | None = None  # of the drawing thread
         self._gone = False
         # Used only by the drawing thread:
-        self._memory = TableMemory()
+        self._frame = Frame()
+        self._widths: dict[str, int] = {}  # of the columns, in a terminal of this size
+        self._size = os.terminal_size((0, 0))
         self._repeats = Repeats() if prefix and not startup else None
-        self._allowance = float(_LINES_PER_S)
-        self._drawn_at = time.monotonic()
-        self._flood = 0  # lines left out since the last that was shown
-        self._held: tuple[tuple[str, str], ...] = ()  # the latest of these lines
+        self._drawn_at = 0.0
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -131,14 +129,12 @@ class LiveSink:
             return
         now = self._clock()
         with self._lock:
+            self._has_changed = True
             if isinstance(event, events.LogChunk):
                 self._backlog.add(event)
-                self._has_news = True
             else:
                 self._view = apply(self._view, event, now)
                 self._add_message(event)
-                is_figure = isinstance(event, (events.Progress, events.Usage))
-                self._has_news, self._dirty = self._has_news or is_figure, self._dirty or not is_figure
         if self._failure is not None:
             self._gone = True
             raise self._failure
@@ -165,7 +161,7 @@ class LiveSink:
             raise self._failure
 
     def _add_message(self, event: events.Event) -> None:
-        width = self._terminal.read_size().columns
+        width = self._read_size().columns
         report = format_report(event, width)
         if report:
             self._messages.append((time.monotonic(), report))
@@ -181,87 +177,77 @@ class LiveSink:
                 self._messages = [(_AT_ONCE, earlier) for _, earlier in self._messages]
 
     def _run(self) -> None:
+        live = open_live(self._console, self._frame)
         try:
-            self._terminal.open()
+            live.start()
             try:
-                self._draw_until_closed()
+                self._draw()
+                while not self._wake.wait(_FRAME_S):
+                    if self._is_due():
+                        self._draw()
+                self._draw(last=True)
             finally:
-                self._terminal.close("".join(text for _, text in self._messages))
+                with self._console:
+                    live.stop()
+                    self._console.print(_Printed("".join(text for _, text in self._messages)), crop=False)
                 self._messages.clear()
         except Exception as error:  # noqa: BLE001 - raised again by emit
             self._failure = error
 
-    def _draw_until_closed(self) -> None:
-        self._draw()
-        while not self._wake.wait(_REFRESH_S):
-            if self._is_due():
-                self._draw()
-        self._draw(last=True)
-
     def _is_due(self) -> bool:
-        waited_s = time.monotonic() - self._drawn_at
-        has_news = self._has_news or self._flood or (self._repeats is not None and self._repeats.is_waiting)
-        limit_s = _SLOW_REFRESH_S if has_news else _CLOCK_S
-        return self._dirty or waited_s >= limit_s or self._terminal.is_resized
+        waits = self._repeats is not None and self._repeats.is_waiting
+        is_late = time.monotonic() - self._drawn_at >= _CLOCK_S
+        return self._has_changed or waits or is_late or self._read_size() != self._size
 
     def _draw(self, *, last: bool = False) -> None:
         with self._lock:
-            view, before, due = self._view, self._take_preceding(), "" if last else self._take_due()
-            batch = self._backlog.take(self._lines_max())
-            end = self._backlog.finish() if last else Batch()
+            view, before, due = self._view, self._take_messages(_AT_ONCE), ""
+            if not last:
+                due = self._take_messages(time.monotonic() - _HELD_S)
+            lines, dropped = self._backlog.take(last=last)
             bars = {} if last else self._backlog.bars()
             hidden = self._backlog.hidden
-            self._dirty, self._has_news = bool(self._messages), False
-        text = before + self._log_text(view, batch, end, last=last)
+            self._has_changed = bool(self._messages)
+        self._drawn_at = time.monotonic()
+        text = before + self._log_text(view, lines, dropped)
         text += self._held_text(view) + due if last or due else ""
-        size = self._terminal.read_size()
-        lines = render_view(
-            replace(view, is_over=last),
-            width=size.columns,
-            height=size.lines,
-            now=self._clock(),
-            bars=bars,
-            notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
-            glyphs=self._glyphs,
-            memory=self._memory,
-        )
-        self._terminal.update(text, lines, size)
+        size = self._read_size()
+        with self._console:  # one write
+            if size != self._size:
+                self._resize(size)
+            self._frame.content = make_frame(
+                replace(view, is_over=last),
+                width=size.columns,
+                height=size.lines,
+                now=self._clock(),
+                bars=bars,
+                notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
+                widths=self._widths,
+            )
+            self._console.print(_Printed(text), crop=False)
 
-    def _take_preceding(self) -> str:
-        """Return messages that must be printed above the output of the job, however short it was."""
-        messages = [text for at, text in self._messages if at == _AT_ONCE]
-        self._messages = [(at, text) for at, text in self._messages if at != _AT_ONCE]
-        return "".join(messages)
+    def _resize(self, size: os.terminal_size) -> None:
+        """Prepare for another size; erase the rows that the last frame takes in addition if it is wrapped now."""
+        if self._reflows and size.columns < self._size.columns:
+            lines = self._console.render_lines(self._frame, pad=False)
+            rows = sum((Segment.get_line_length(line) - 1) // size.columns for line in lines if line)
+            erase_above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)]
+            self._console.control(Control((ControlType.ERASE_IN_LINE, 2), *(erase_above * rows)))
+        self._size, self._console.size = size, size
+        self._widths.clear()
 
-    def _take_due(self) -> str:
-        """Return the messages that are old enough to print; those just before the end are printed below the table."""
-        now = time.monotonic()
-        due = [text for at, text in self._messages if now - at >= _REFRESH_S]
-        del self._messages[: len(due)]
-        return "".join(due)
+    def _take_messages(self, until: float) -> str:
+        """Return the messages up to this time; those just before the end are printed below the table."""
+        taken = [text for at, text in self._messages if at <= until]
+        self._messages = [(at, text) for at, text in self._messages if at > until]
+        return "".join(taken)
 
-    def _lines_max(self) -> int:
-        """Return the number of log lines that may be shown now; fewer during a flood."""
-        now = time.monotonic()
-        self._allowance = min(_LINES_PER_S, self._allowance + _LINES_PER_S * (now - self._drawn_at))
-        self._drawn_at = now
-        return int(min(self._allowance, _LINES_PER_S * _REFRESH_S / 2) if self._flood else self._allowance)
-
-    def _log_text(self, view: View, batch: Batch, end: Batch, *, last: bool) -> str:
-        """Return the part of the log to print: nothing during a flood, its end afterwards."""
-        if batch.dropped:
-            self._flood += batch.dropped + len(self._held)
-            self._held = batch.lines
-            if not last:
-                return self._held_text(view)
-            batch = Batch()
+    def _log_text(self, view: View, lines: Sequence[tuple[str, str]], dropped: int) -> str:
+        """Return the lines to print now; each stands for all tasks that wrote it."""
         text = ""
-        if self._flood:
-            text = self._held_text(view) + paint(_left_out(self._flood, self._glyphs), self._style("dim")) + "\n"
-            batch = Batch(self._held + batch.lines)
-            self._flood, self._held = 0, ()
-        self._allowance -= len(batch.lines)
-        lines = batch.lines + end.lines
+        if dropped:
+            left_out = f"… {counted(dropped, 'line')} not shown; fleet logs has them all"
+            text = self._held_text(view) + paint(left_out, "dim" if self._color else "") + "\n"
         if self._repeats is None:
             return text + self._lines_text(view, [((task,), line) for task, line in lines])
         return text + self._lines_text(view, self._repeats.add(lines, _comparable(view), time.monotonic()))
@@ -271,27 +257,26 @@ class LiveSink:
         return self._lines_text(view, self._repeats.flush(_comparable(view))) if self._repeats else ""
 
     def _lines_text(self, view: View, lines: Iterable[tuple[Sequence[str], str]]) -> str:
-        wide, total = max((len(row.name) for row in view.rows), default=0), len(_comparable(view))
-        return "".join(self._log_line(tasks, line, wide, total) for tasks, line in lines)
-
-    def _log_line(self, tasks: Sequence[str], line: str, wide: int, total: int) -> str:
-        text = line if self._color else clean(line)
-        return (
-            format_prefix(tasks, total, width=wide, color=self._color) + f"{text}\n" if self._prefix else f"{text}\n"
-        )
+        width, total = max((len(row.name) for row in view.rows), default=0), len(_comparable(view))
+        text = ""
+        for tasks, line in lines:
+            text += format_prefix(tasks, total, width=width, color=self._color) if self._prefix else ""
+            text += f"{line if self._color else clean(line)}\n"
+        return text
 
     def _notice(self, hidden: int, hint: str) -> str:
-        parts = []
-        if self._flood:
-            parts.append(_left_out(self._flood, self._glyphs))
-        if hint:
-            parts.append(hint)
-        if hidden and not self._flood:
-            parts.append(f"{counted(hidden, 'TensorFlow startup line')} hidden")
-        return f" {self._glyphs.dot} ".join(parts)
+        startup = f"{counted(hidden, 'TensorFlow startup line')} hidden" if hidden else ""
+        return " · ".join(filter(None, (hint, startup)))
 
-    def _style(self, style: str) -> str:
-        return style if self._color else ""
+
+class _Printed:
+    """Lines that are printed above the frame as they are: without control sequences except colors."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
+        yield Segment(self._text)
 
 
 def _comparable(view: View) -> list[str]:
@@ -299,5 +284,9 @@ def _comparable(view: View) -> list[str]:
     return [row.name for row in view.rows if row.running and not row.name.startswith(("ps-", "evaluator-"))]
 
 
-def _left_out(count: int, glyphs: Glyphs) -> str:
-    return f"{glyphs.mark} {counted(count, 'line')} not shown; fleet logs has them all"
+def reflows(environ: Mapping[str, str]) -> bool:
+    """Return True if the terminal wraps lines again when its width changes; xterm, Linux, and GNU screen do not."""
+    if environ.get("TMUX"):
+        return True
+    term = environ.get("TERM", "")
+    return not (environ.get("XTERM_VERSION") or term == "linux" or term.startswith("screen"))

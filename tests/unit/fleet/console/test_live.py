@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.console.live.sink import LiveSink
+from fleet.console.live import LiveSink
 from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, TaskPlanned, ZoneTried
 from tests.screen import Screen
 from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
@@ -77,7 +77,7 @@ def test_a_table_without_rows_is_not_drawn() -> None:
     assert screen.plain == ["only a note", ""]
 
 
-def test_redrawn_at_most_ten_times_a_second() -> None:
+def test_redrawn_at_most_twice_a_second() -> None:
     screen = LiveScreen()
     begin = time.monotonic()
     screen.sink.emit(opened(2))
@@ -88,7 +88,7 @@ def test_redrawn_at_most_ten_times_a_second() -> None:
         screen.sink.emit(log(b"line\n"))
         time.sleep(0.002)
     screen.sink.close()
-    assert 1 <= screen.text.count(" demo ") <= (time.monotonic() - begin) * 10 + 3
+    assert 1 <= screen.text.count("demo") <= (time.monotonic() - begin) * 2 + 3
 
 
 def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
@@ -101,11 +101,11 @@ def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
     screen.sink.close()
     lines = screen.plain
     shown = [line for line in lines if line.startswith("worker-0 |")]
-    (summary,) = [line for line in lines if "not shown" in line]
-    hidden = int(re.sub(r"\D", "", summary.split("lines")[0]))
+    summaries = [line for line in lines if "not shown" in line]
+    hidden = sum(int(re.sub(r"\D", "", summary.split("lines")[0])) for summary in summaries)
     assert hidden + len(shown) == 100_001
     assert shown[-1] == "worker-0 | Traceback: the reason"
-    assert re.fullmatch(r"… [\d,]+ lines not shown; fleet logs has them all", summary)
+    assert all(re.fullmatch(r"… [\d,]+ lines not shown; fleet logs has them all", summary) for summary in summaries)
 
 
 def test_a_flood_is_reported_while_it_lasts() -> None:
@@ -151,7 +151,7 @@ def test_output_of_a_task_cannot_control_the_terminal() -> None:
 def test_an_encoding_without_our_characters() -> None:
     screen = LiveScreen(encoding="latin-1")
     play(screen, opened(40), started(40), *running(40), log("━━ é\n".encode()), Note("学"))
-    assert "worker-0  | ?? é" in screen.plain
+    assert "worker-0  | ## é" in screen.plain
     assert "~ and 28 more running" in screen.plain
 
 
@@ -295,12 +295,6 @@ def test_a_pause_gives_the_terminal_back_and_the_next_event_takes_it_again() -> 
         1,
     ]
     assert text.index("Proceed?") < text.index("no capacity") < text.index("all done")
-
-
-def test_every_update_is_synchronized() -> None:
-    screen = LiveScreen()
-    play(screen, opened(2), started(2), *running(2), log(b"one\n" * 100), Note("the end"))
-    assert screen.outside_updates == f"{HIDE}\nthe end\n{SHOW}"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
