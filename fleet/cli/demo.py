@@ -53,8 +53,8 @@ def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSumm
             [pulled] = pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
     except (KeyboardInterrupt, JobNotFinished):
         raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
-    up_again = Step("up", "--workers", str(request.workers)).text()
-    sink.emit(Note(f"results: {pulled.directory}\nnext:    {up_again}"))
+    sink.emit(Note(f"results: {pulled.directory}"))
+    sink.emit(Note(f"next: {Step('up', '--workers', str(request.workers)).text()}"))
     return trained
 
 

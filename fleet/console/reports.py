@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
+
+from rich.table import Table
+from rich.text import Text
 
 from fleet import events
 from fleet.console.formatting import format_clock, format_metric, format_rate, format_short_size, format_size
@@ -307,14 +309,13 @@ def _jobs_compared(event: events.JobsCompared, page: Page) -> str:
     rows += _paired(event.first.metrics or {}, event.second.metrics or {})
     title = max(len(name) for name, _, _ in rows)
     room = max(1, (page.table_width - len(INDENT) - title - 2 * GAP) // 2)
-    text = ""
+    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+    for width in (len(INDENT) + title, room, room):
+        table.add_column(width=width)
     for name, first, second in [("JOB", event.first.job, event.second.job), *rows]:
         mark = "* " if first != second and name != "JOB" else INDENT
-        cells = [textwrap.wrap(clean(value), room, break_on_hyphens=False) or ["-"] for value in (first, second)]
-        for at, (left, right) in enumerate(itertools.zip_longest(*cells, fillvalue="")):
-            label, start = (name, mark) if at == 0 else ("", INDENT)
-            text += f"{start}{label:{title}}  {left:{room}}  {right}".rstrip() + "\n"
-    return text
+        table.add_row(mark + name, *(Text(clean(value) or "-") for value in (first, second)))
+    return render(table, page.table_width)
 
 
 def _properties(job: events.StoredResults) -> list[tuple[str, str]]:

@@ -87,22 +87,9 @@ class View:
 
 def apply(view: View, event: events.Event, now: float) -> View:
     """Return `view` after `event`, which this computer received at `now`."""
-    if not view.began_at:
-        view = replace(view, began_at=now)
-    if isinstance(event, (JobResult, events.FleetDown, events.FleetStopped)):
-        view = replace(view, ended_at=now)
-    elif isinstance(event, (events.FleetOpened, events.PriceChanged)):
-        view = replace(view, priced_at=now)
-    elif isinstance(event, AttemptEnded) and event.attempt >= view.attempt:
-        view = replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
     reducer = _REDUCERS.get(type(event))
-    after = reducer(view, event) if reducer else view
-    if isinstance(event, Progress) and after is not view:
-        done = _row(view, event.task).progress.epochs_done
-        if event.epochs_done is not None and event.epochs_done != done:
-            began = _row(after, event.task).epoch_at
-            return _update(after, event.task, epoch_at=now, epoch_span_s=now - began if began else 0.0)
-    return after
+    after = reducer(view, event, now) if reducer else view
+    return after if after.began_at else replace(after, began_at=now)
 
 
 def _row(view: View, name: str) -> Row:
@@ -111,89 +98,67 @@ def _row(view: View, name: str) -> Row:
 
 def _put(view: View, row: Row) -> View:
     """Return `view` with `row` in place of the row of that name, or added if no such row exists."""
-    for number, existing in enumerate(view.rows):
-        if existing.name == row.name:
-            return replace(view, rows=(*view.rows[:number], row, *view.rows[number + 1 :]))
-    return replace(view, rows=tuple(sorted((*view.rows, row), key=lambda row: order(row.name))))
+    others = [other for other in view.rows if other.name != row.name]
+    return replace(view, rows=tuple(sorted((*others, row), key=lambda row: order(row.name))))
 
 
 def _update(view: View, name: str, **changes: Any) -> View:
     return _put(view, replace(_row(view, name), **changes))
 
 
-def _stage(view: View, stage: Stage) -> View:
+def _enter(view: View, stage: Stage) -> View:
     """Return `view` in `stage`; no row is ready in a new stage."""
     if view.stage is stage:
         return view
     return replace(view, stage=stage, rows=tuple(replace(row, ready=False) for row in view.rows))
 
 
-def _fleet_opened(view: View, event: events.FleetOpened) -> View:
+def _fleet_opened(view: View, event: events.FleetOpened, now: float) -> View:
     by_name = {row.name: row for row in view.rows}
-    rows = tuple(
-        by_name.get(name, Row(name, slot=name, step_text="connecting")) for name in sorted(event.hosts, key=order)
-    )
+    names = sorted(event.hosts, key=order)
     return replace(
         view,
         fleet=event.fleet,
         provider=event.provider,
         price_usd_h=event.price_usd_h,
         spent_usd=event.cost_usd,
+        priced_at=now,
         delete_at=event.delete_at,
         stop_at=event.stop_at,
-        rows=rows,
+        rows=tuple(by_name.get(name, Row(name, slot=name, step_text="connecting")) for name in names),
     )
 
 
-def _price_changed(view: View, event: events.PriceChanged) -> View:
-    return replace(view, price_usd_h=event.price_usd_h, spent_usd=event.cost_usd)
-
-
-def _instance_changed(view: View, event: events.InstanceChanged) -> View:
+def _instance_changed(view: View, event: events.InstanceChanged, _: float) -> View:
     stage = Stage.DOWN if event.step.startswith("delet") else Stage.UP
     address = _row(view, event.instance).address
     row = Row(event.instance, slot=event.instance, address=address, step_text=event.step, ready=event.done)
-    return _put(_stage(view, stage), row)
+    return _put(_enter(view, stage), row)
 
 
-def _host_connected(view: View, event: events.HostConnected) -> View:
-    return _update(view, event.host, step_text="ready", address=event.address, lost="")
+def _bootstrap_progress(view: View, event: events.BootstrapProgress, _: float) -> View:
+    changes = {"ready": event.done, "detail": event.detail, "part": event.part, "whole": event.whole}
+    return _update(_enter(view, Stage.UP), event.host, step_text=event.step, **changes)
 
 
-def _bootstrap_progress(view: View, event: events.BootstrapProgress) -> View:
-    return _update(
-        _stage(view, Stage.UP),
-        event.host,
-        step_text=event.step,
-        ready=event.done,
-        detail=event.detail,
-        part=event.part,
-        whole=event.whole,
-    )
-
-
-def _push_progress(view: View, event: events.PushProgress) -> View:
+def _push_progress(view: View, event: events.PushProgress, _: float) -> View:
     done = event.sent >= event.total
-    return _update_transfer(_stage(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
+    return _transfer(_enter(view, Stage.PUSH), event, "pushed" if done else "pushing", event.sent, done=done)
 
 
-def _update_transfer(
+def _pull_progress(view: View, event: events.PullProgress, _: float) -> View:
+    step = "pulled" if event.done else "pulling" if event.total else "listing"
+    return _transfer(_enter(view, Stage.PULL), event, step, event.received, done=event.done)
+
+
+def _transfer(
     view: View, event: events.PushProgress | events.PullProgress, step: str, part: int, *, done: bool
 ) -> View:
     text = f"{format_size(part)} of {format_size(event.total)}, {counted(event.files, 'file')}" if event.total else ""
     return _update(view, event.host, step_text=step, detail=text, part=part, whole=event.total, ready=done)
 
 
-def _pull_progress(view: View, event: events.PullProgress) -> View:
-    step = "pulled" if event.done else "pulling" if event.total else "listing"
-    return _update_transfer(_stage(view, Stage.PULL), event, step, event.received, done=event.done)
-
-
-def _task_prepared(view: View, event: events.TaskPrepared) -> View:
-    return _update(view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint)
-
-
-def _job_started(view: View, event: events.JobStarted) -> View:
+def _job_started(view: View, event: events.JobStarted, _: float) -> View:
     return replace(
         view,
         stage=Stage.JOB,
@@ -210,25 +175,16 @@ def _job_started(view: View, event: events.JobStarted) -> View:
     )
 
 
-def _job_queued(view: View, event: events.JobQueued) -> View:
+def _job_queued(view: View, event: events.JobQueued, _: float) -> View:
     rows = (replace(row, step_text=row.step_text or "queued") for row in _job_rows(view, event.members, 1))
-    return replace(
-        view,
-        stage=Stage.QUEUE,
-        job=event.job,
-        script=event.script,
-        after=event.after,
-        started_at=event.queued_at,
-        result=None,
-        rows=tuple(rows),
-    )
+    job = {"job": event.job, "script": event.script, "after": event.after, "started_at": event.queued_at}
+    return replace(view, stage=Stage.QUEUE, result=None, rows=tuple(rows), **job)
 
 
 def _job_rows(view: View, members: Sequence[events.Member], attempt: int) -> tuple[Row, ...]:
     lost = {row.name: row.lost for row in view.rows}
     tasks = {member.task for member in members}
-    shown = [member for member in members if member.task or member.slot not in tasks]
-    rows = [
+    return tuple(
         Row(
             member.task or member.slot,
             slot=member.slot,
@@ -238,41 +194,33 @@ def _job_rows(view: View, members: Sequence[events.Member], attempt: int) -> tup
             endpoint=member.endpoint,
             attempt=attempt,
         )
-        for member in sorted(shown, key=lambda member: order(member.task or member.slot))
-    ]
-    return tuple(rows)
+        for member in sorted(members, key=lambda member: order(member.task or member.slot))
+        if member.task or member.slot not in tasks
+    )
 
 
-def _connection(view: View, host: str, reason: str) -> View:
-    rows = tuple(replace(row, lost=reason) if host == (row.slot or row.name) else row for row in view.rows)
-    return replace(view, rows=rows)
+def _connection(view: View, host: str, lost: str) -> View:
+    rows = (replace(row, lost=lost) if host == (row.slot or row.name) else row for row in view.rows)
+    return replace(view, rows=tuple(rows))
 
 
-def _connection_lost(view: View, event: events.ConnectionLost) -> View:
-    return _connection(view, event.host, event.reason or "no answer")
-
-
-def _connection_restored(view: View, event: events.ConnectionRestored) -> View:
-    return _connection(view, event.host, "")
-
-
-def _fleet_resized(view: View, event: events.FleetResized) -> View:
+def _fleet_resized(view: View, event: events.FleetResized, _: float) -> View:
     rows = tuple(replace(row, ready=True, step_text="ready") for row in view.rows)
     return replace(view, fleet=event.fleet, stage=Stage.UP, rows=rows)
 
 
-def _fleet_down(view: View, event: events.FleetDown | events.FleetStopped) -> View:
-    return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event)
+def _fleet_down(view: View, event: events.FleetDown | events.FleetStopped, now: float) -> View:
+    return replace(view, fleet=event.fleet, stage=Stage.DOWN, down=event, ended_at=now)
 
 
 def _enter_attempt(view: View, task: str, attempt: int) -> View | None:
     """Return `view` prepared for events of `attempt`; None if the attempt is an earlier one."""
     if attempt < max(view.attempt, _row(view, task).attempt):
         return None
-    if attempt > view.attempt:
-        view = replace(view, attempt=attempt, retry_at=0.0, loss=Curve())
-        view = replace(view, rows=tuple(_reset(row, attempt) for row in view.rows))
-    return view
+    if attempt == view.attempt:
+        return view
+    rows = tuple(_reset(row, attempt) for row in view.rows)
+    return replace(view, attempt=attempt, retry_at=0.0, loss=Curve(), rows=rows)
 
 
 def _reset(row: Row, attempt: int) -> Row:
@@ -282,7 +230,7 @@ def _reset(row: Row, attempt: int) -> Row:
     return Row(row.name, slot=row.slot, address=row.address, endpoint=row.endpoint, lost=row.lost, attempt=attempt)
 
 
-def _task_state(view: View, event: TaskState) -> View:
+def _task_state(view: View, event: TaskState, _: float) -> View:
     current = _enter_attempt(view, event.task, event.attempt)
     if current is None:
         return view
@@ -291,22 +239,23 @@ def _task_state(view: View, event: TaskState) -> View:
     if event.slot != row.slot:  # another host has taken it over
         row = replace(row, slot=event.slot, address=before[0].address if before else "", endpoint="", lost="")
     current = replace(current, rows=tuple(other for other in current.rows if other not in before))
-    row = replace(row, phase=event.phase, exit=event.exit, reason=event.reason)
-    row = replace(row, step_text="" if event.started else NEVER_STARTED)
-    return _put(current, row)
+    step_text = "" if event.started else NEVER_STARTED
+    return _put(current, replace(row, phase=event.phase, exit=event.exit, reason=event.reason, step_text=step_text))
 
 
-def _progress(view: View, event: Progress) -> View:
+def _progress(view: View, event: Progress, now: float) -> View:
     current = _enter_attempt(view, event.task, event.attempt)
     if current is None:
         return view
-    metrics = {**_row(current, event.task).progress.metrics, **event.metrics}
+    row = _row(current, event.task)
     if "loss" in event.metrics and current.loss.task in ("", event.task):
         current = replace(current, loss=replace(current.loss, task=event.task).add(event.metrics["loss"]))
-    return _update(current, event.task, progress=replace(event, metrics=metrics))
+    if event.epochs_done is not None and event.epochs_done != row.progress.epochs_done:
+        row = replace(row, epoch_at=now, epoch_span_s=now - row.epoch_at if row.epoch_at else 0.0)
+    return _put(current, replace(row, progress=replace(event, metrics={**row.progress.metrics, **event.metrics})))
 
 
-def _usage(view: View, event: Usage) -> View:
+def _usage(view: View, event: Usage, _: float) -> View:
     gpus = event.gpus
     return _update(
         view,
@@ -318,36 +267,50 @@ def _usage(view: View, event: Usage) -> View:
     )
 
 
-def _job_result(view: View, event: JobResult) -> View:
+def _attempt_ended(view: View, event: AttemptEnded, now: float) -> View:
+    if event.attempt < view.attempt:
+        return view
+    return replace(view, retry_at=now + event.retry_s, attempts=max(view.attempts, event.attempts))
+
+
+def _job_result(view: View, event: JobResult, now: float) -> View:
     rows = view.rows
     if event.outcome is Outcome.SUCCEEDED:  # tasks that a signal ended then were not needed any more
         rows = tuple(replace(row, step_text=STOPPED) if row.exit and row.exit.signal else row for row in rows)
-    return replace(view, job=event.job, attempt=max(view.attempt, event.attempt), result=event, rows=rows)
+    attempt = max(view.attempt, event.attempt)
+    return replace(view, job=event.job, attempt=attempt, result=event, ended_at=now, rows=rows)
 
 
-_REDUCERS: dict[type, Callable[[View, Any], View]] = {
-    events.Quoted: lambda view, event: replace(view, fleet=event.fleet),
+_REDUCERS: dict[type, Callable[[View, Any, float], View]] = {
+    events.Quoted: lambda view, event, _: replace(view, fleet=event.fleet),
     events.FleetOpened: _fleet_opened,
-    events.PriceChanged: _price_changed,
-    events.ZoneTried: lambda view, _: _stage(view, Stage.UP),
+    events.PriceChanged: lambda view, event, now: replace(
+        view, price_usd_h=event.price_usd_h, spent_usd=event.cost_usd, priced_at=now
+    ),
+    events.ZoneTried: lambda view, *_: _enter(view, Stage.UP),
     events.InstanceChanged: _instance_changed,
-    events.HostConnected: _host_connected,
+    events.HostConnected: lambda view, event, _: _update(
+        view, event.host, step_text="ready", address=event.address, lost=""
+    ),
     events.BootstrapProgress: _bootstrap_progress,
     events.PushProgress: _push_progress,
     events.PullProgress: _pull_progress,
-    events.TaskPrepared: _task_prepared,
+    events.TaskPrepared: lambda view, event, _: _update(
+        view, event.slot, step_text="prepared", ready=True, endpoint=event.endpoint
+    ),
     events.JobStarted: _job_started,
     events.JobQueued: _job_queued,
-    events.ConnectionLost: _connection_lost,
-    events.ConnectionRestored: _connection_restored,
+    events.ConnectionLost: lambda view, event, _: _connection(view, event.host, event.reason or "no answer"),
+    events.ConnectionRestored: lambda view, event, _: _connection(view, event.host, ""),
     events.FleetResized: _fleet_resized,
     events.FleetDown: _fleet_down,
     events.FleetStopped: _fleet_down,
     TaskState: _task_state,
     Progress: _progress,
-    events.TaskAwaited: lambda view, event: (
+    events.TaskAwaited: lambda view, event, _: (
         _update(view, event.task, awaited=True) if event.attempt == view.attempt else view
     ),
     Usage: _usage,
+    AttemptEnded: _attempt_ended,
     JobResult: _job_result,
 }
