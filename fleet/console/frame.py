@@ -51,7 +51,7 @@ def make_frame(
     notice: str = "",
     widths: MutableMapping[str, int] | None = None,
 ) -> Group:
-    """Return what stands below the log: a rule, the job, a row per task, and the state of the command.
+    """Return the lines below the log: a rule, the job, a row per task, and the state of the command.
 
     Args:
         view: State to show.

@@ -183,7 +183,7 @@ def open_console(out: TextIO, *, color: bool) -> Console:
 
 @dataclass
 class Frame:
-    """What stands at the end of the screen; it may change between two refreshes."""
+    """The last lines of the screen; they may change between two refreshes."""
 
     content: RenderableType = field(default_factory=Group)
 

@@ -176,9 +176,9 @@ def _job_started(view: View, event: events.JobStarted, _: float) -> View:
 
 
 def _job_queued(view: View, event: events.JobQueued, _: float) -> View:
-    rows = (replace(row, step_text=row.step_text or "queued") for row in _job_rows(view, event.members, 1))
-    job = {"job": event.job, "script": event.script, "after": event.after, "started_at": event.queued_at}
-    return replace(view, stage=Stage.QUEUE, result=None, rows=tuple(rows), **job)
+    rows = tuple(replace(row, step_text=row.step_text or "queued") for row in _job_rows(view, event.members, 1))
+    view = replace(view, stage=Stage.QUEUE, result=None, rows=rows, started_at=event.queued_at)
+    return replace(view, job=event.job, script=event.script, after=event.after)
 
 
 def _job_rows(view: View, members: Sequence[events.Member], attempt: int) -> tuple[Row, ...]:
