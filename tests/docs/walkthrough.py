@@ -32,7 +32,7 @@ _DEADLINE_S = 180.0
 _BLOCK = re.compile(r"```(\w+) ?(\w*)\n(.*?)```", re.DOTALL)
 _PROMPT = re.compile(rb"\x1b\]133;D;(\d+)\x07")
 _LOG = re.compile(r"(worker-\d|all 2) +\| (.*)")
-_HIDDEN = "startup lines hidden"  # printed before or after the last live table
+_HIDDEN = re.compile(r"startup lines hidden|^waiting for SSH")  # before or after the last live table; on a loaded machine
 _STATE = re.compile(r"(──|TASK|HOST|worker-\d(?=  )|Ctrl-C|job (?=\S+  attempt)).*")
 
 
@@ -182,7 +182,7 @@ def _stable_lines(step: Step) -> list[str]:
         lines = list(itertools.takewhile(lambda line: not line.startswith("──"), lines))
     # In log lines, only the numbers differ. The progress of all workers is the same, their order is not.
     logs = [f"{worker} | {line}" for worker, log in log_lines(step).items() for line in log]
-    others = [_STATE.sub(r"\1", line) for line in lines if not _LOG.match(line) and _HIDDEN not in line]
+    others = [_STATE.sub(r"\1", line) for line in lines if not (_LOG.match(line) or _HIDDEN.search(line))]
     return [_normalize(line) for line in [*others, *logs]]
 
 
