@@ -32,7 +32,7 @@ _DEADLINE_S = 180.0
 _BLOCK = re.compile(r"```(\w+) ?(\w*)\n(.*?)```", re.DOTALL)
 _PROMPT = re.compile(rb"\x1b\]133;D;(\d+)\x07")
 _LOG = re.compile(r"(worker-\d|all 2) +\| (.*)")
-_HIDDEN = re.compile(r"startup lines hidden|^waiting for SSH")  # before or after the last live table; on a loaded machine
+_HIDDEN = re.compile(r"startup lines hidden|^waiting for SSH")  # printed anywhere; on a loaded machine
 _STATE = re.compile(r"(──|TASK|HOST|worker-\d(?=  )|Ctrl-C|job (?=\S+  attempt)).*")
 
 
