@@ -23,7 +23,7 @@ from fleet.console.pages import read_size, wrap_text
 from fleet.console.prefix import format_prefix
 from fleet.console.repeats import Repeats
 from fleet.console.reports import format_report
-from fleet.console.tables import Frame, open_console, open_live
+from fleet.console.tables import Frame, draw_lines, open_console, open_live
 from fleet.console.view import View, apply
 from fleet.events import AttemptEnded, HangInspection
 from fleet.steps import Step
@@ -211,30 +211,41 @@ class LiveSink:
         self._drawn_at = time.monotonic()
         text = before + self._log_text(view, lines, dropped)
         text += self._held_text(view) + due if last or due else ""
-        size = self._read_size()
-        with self._console:  # one write
+        is_over = replace(view, is_over=last)
+        notice = self._notice(hidden, "" if last or view.result or not view.job else self._hint)
+        while True:
+            size = self._read_size()
             if size != self._size:
-                self._resize(size)
-            self._frame.content = make_frame(
-                replace(view, is_over=last),
-                width=size.columns,
-                height=size.lines,
-                now=self._clock(),
-                bars=bars,
-                notice=self._notice(hidden, "" if last or view.result or not view.job else self._hint),
-                widths=self._widths,
-            )
+                self._widths.clear()
+            frame = self._make_lines(is_over, size, bars, notice)
+            if self._read_size() == size:  # a frame for another size cannot be erased whole
+                break
+        with self._console:  # one write
+            if self._reflows and size.columns < self._size.columns:
+                self._erase_wrapped(size.columns)
+            self._size, self._frame.lines = size, frame
             self._console.print(_Printed(text), crop=False)
 
-    def _resize(self, size: os.terminal_size) -> None:
-        """Prepare for another size; erase the rows that the last frame takes in addition if it is wrapped now."""
-        if self._reflows and size.columns < self._size.columns:
-            lines = self._console.render_lines(self._frame, pad=False)
-            rows = sum((Segment.get_line_length(line) - 1) // size.columns for line in lines if line)
-            erase_above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)]
-            self._console.control(Control((ControlType.ERASE_IN_LINE, 2), *(erase_above * rows)))
-        self._size, self._console.size = size, size
-        self._widths.clear()
+    def _make_lines(
+        self, view: View, size: os.terminal_size, bars: Mapping[str, str], notice: str
+    ) -> list[list[Segment]]:
+        self._console.size = size
+        frame = make_frame(
+            view,
+            width=size.columns,
+            height=size.lines,
+            now=self._clock(),
+            bars=bars,
+            notice=notice,
+            widths=self._widths,
+        )
+        return draw_lines(self._console, frame)
+
+    def _erase_wrapped(self, columns: int) -> None:
+        """Erase the rows that the last frame takes in addition in a narrower terminal that wraps its lines again."""
+        rows = sum((Segment.get_line_length(line) - 1) // columns for line in self._frame.lines if line)
+        erase_above = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)]
+        self._console.control(Control((ControlType.ERASE_IN_LINE, 2), *(erase_above * rows)))
 
     def _take_messages(self, until: float) -> str:
         """Return the messages up to this time; those just before the end are printed below the table."""

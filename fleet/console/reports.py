@@ -309,12 +309,12 @@ def _jobs_compared(event: events.JobsCompared, page: Page) -> str:
     rows += _paired(event.first.metrics or {}, event.second.metrics or {})
     title = max(len(name) for name, _, _ in rows)
     room = max(1, (page.table_width - len(INDENT) - title - 2 * GAP) // 2)
-    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-    for width in (len(INDENT) + title, room, room):
+    table = Table.grid()
+    for width in (len(INDENT) + title + GAP, room, GAP, room):
         table.add_column(width=width)
     for name, first, second in [("JOB", event.first.job, event.second.job), *rows]:
         mark = "* " if first != second and name != "JOB" else INDENT
-        table.add_row(mark + name, *(Text(clean(value) or "-") for value in (first, second)))
+        table.add_row(mark + name, Text(clean(first) or "-"), "", Text(clean(second) or "-"))
     return render(table, page.table_width)
 
 

@@ -27,6 +27,7 @@ from fleet.console.tables import (
     Frame,
     Row,
     describe_activity,
+    draw_lines,
     find_stragglers,
     fold_line,
     fold_rows,
@@ -137,7 +138,7 @@ def watch_status(
                 fleets, now = read(), time.time()
                 present = size() if size else read_size(out)
                 console.size = present
-                frame.content = arrange_status(fleets, now, present.columns, present.lines)
+                frame.lines = draw_lines(console, arrange_status(fleets, now, present.columns, present.lines))
                 live.refresh()
                 pause(_WATCH_S)
         except KeyboardInterrupt:

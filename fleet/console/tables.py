@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, TextIO, TypeVar
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 from rich.table import Table
@@ -115,9 +115,14 @@ def make_table(
             left -= width + GAP
     while widths and not given[max(widths)].has_content:
         left += widths.pop(max(widths)) + GAP
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+    table = Table(box=None, padding=0, header_style="dim")
+    cells: list[Iterable[RenderableType]] = []
     for at in sorted(widths):
         column = given[at]
+        if cells:
+            table.add_column(width=GAP)
+            cells.append([""] * len(column.cells))
+        cells.append(column.cells)
         table.add_column(
             Text(column.title if column.has_content else ""),
             width=widths[at],
@@ -126,10 +131,10 @@ def make_table(
         )
         if before is not None and column.has_content:
             before[column.title] = widths[at]
-    cells: list[Iterable[RenderableType]] = [given[at].cells for at in sorted(widths)]
     if last and left - GAP >= _LAST_MIN:
+        table.add_column(width=GAP)
         table.add_column(width=left - GAP, no_wrap=True)
-        cells.append(last)
+        cells += [[""] * len(last), last]
     for row in zip(*cells, strict=True):
         table.add_row(*row)
     return table
@@ -137,15 +142,16 @@ def make_table(
 
 def measure_table(table: Table) -> int:
     """Return the terminal columns of a table of `make_table`."""
-    return sum(column.width or 0 for column in table.columns) + GAP * max(0, len(table.columns) - 1)
+    return sum(column.width or 0 for column in table.columns)
 
 
 def join_ends(left: Text, right: Text) -> Table:
     """Return `left` and `right` at the two ends of a line; `left` is cut if both do not fit."""
-    table = Table.grid(padding=(0, GAP, 0, 0), pad_edge=False, expand=True)
+    table = Table.grid(expand=True)
     table.add_column(no_wrap=True, ratio=1)
+    table.add_column(width=GAP)
     table.add_column(no_wrap=True, justify="right")
-    table.add_row(left, right)
+    table.add_row(left, "", right)
     return table
 
 
@@ -185,14 +191,21 @@ def open_console(out: TextIO, *, color: bool) -> Console:
 class Frame:
     """The last lines of the screen; they may change between two refreshes."""
 
-    content: RenderableType = field(default_factory=Group)
+    lines: Sequence[Sequence[Segment]] = ()
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the content without spaces at the ends of lines: a narrower terminal would wrap them."""
-        for line in console.render_lines(self.content, options, pad=False):
-            while line and not line[-1].text.strip():
-                line.pop()
+    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
+        """Draw the lines."""
+        for line in self.lines:
             yield from (*line, Segment.line())
+
+
+def draw_lines(console: Console, content: RenderableType) -> list[list[Segment]]:
+    """Return what is drawn, without spaces at the ends of lines: a terminal that becomes narrower would wrap them."""
+    lines = console.render_lines(content, pad=False)
+    for line in lines:
+        while line and not line[-1].text.strip():
+            line.pop()
+    return lines
 
 
 def open_live(console: Console, frame: Frame) -> Live:
