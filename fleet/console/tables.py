@@ -191,7 +191,7 @@ def open_console(out: TextIO, *, color: bool) -> Console:
 class Frame:
     """The last lines of the screen; they may change between two refreshes."""
 
-    lines: Sequence[Sequence[Segment]] = ()
+    lines: list[list[Segment]] = field(default_factory=list)
 
     def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
         """Draw the lines."""
