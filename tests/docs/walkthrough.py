@@ -177,7 +177,11 @@ def difference(page: Step, actual: Step) -> str:
 
 
 def _stable_lines(step: Step) -> list[str]:
-    lines = _unwrap(step.lines)
+    # If both models were saved in the same second, one is equal to the other, and the longer line is wrapped.
+    text = re.sub(
+        r" \([\d,]+ more are equal to those of another task\)(.*, in)\n", r"\1 ", "\n".join(_unwrap(step.lines))
+    )
+    lines = text.split("\n")
     if step.is_killed:
         lines = list(itertools.takewhile(lambda line: not line.startswith("──"), lines))
     # In log lines, only the numbers differ. The progress of all workers is the same, their order is not.
@@ -194,7 +198,6 @@ def _normalize(line: str) -> str:
         (r"\b[KMGT]iB\b", "MiB"),
         (r"\b0 (min|h)\b", "0 s"),
         (r"\b0ms/(step|epoch)\b", r"0s/\1"),  # longer on a loaded machine
-        (r" \(0 more are equal to those of another task\)", ""),  # if both models were saved in the same second
         (r" +", " "),
     ):
         line = re.sub(pattern, text, line)
