@@ -507,42 +507,6 @@ class SmokeTested:
 
 
 @dataclass(frozen=True)
-class ScalingPrediction:
-    """The predicted speed of a script on a number of workers, with the same batch per worker."""
-
-    workers: int
-    step_s: float
-    speedup: float  # examples per second, as a multiple of those of one worker
-    speedup_low: float  # ends of the interval
-    speedup_high: float
-    efficiency: float  # speedup per worker
-
-
-@dataclass(frozen=True)
-class ScalingEstimated:
-    """The result of `fleet check --scaling`."""
-
-    fleet: str
-    script: str
-    host: str  # that ran the script alone
-    steps: int  # number of measured steps
-    step_s: float  # median of one worker alone
-    step_low_s: float  # first and third quartile
-    step_high_s: float
-    gradient_bytes: int
-    gradient_types: tuple[str, ...]  # float32
-    bandwidth_gbit_s: float  # of the slowest connection
-    latency_s: float  # one way, of the slowest connection
-    network_measured: bool  # False: assumed
-    together_workers: int | None  # number of workers that ran together; None: not measured
-    together_step_s: float | None  # median of the slowest of them
-    predictions: tuple[ScalingPrediction, ...]
-    bottleneck: str  # compute, network, input
-    explanation: str
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ResultLocation:
     """Results of one kind that a task left on its host."""
 
@@ -772,7 +736,6 @@ Event = (
     | Checked
     | HostsChecked
     | SmokeTested
-    | ScalingEstimated
     | JobsListed
     | JobsCompared
     | ResultsAtRisk

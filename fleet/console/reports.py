@@ -222,41 +222,6 @@ def _smoke_tested(event: events.SmokeTested, page: Page) -> str:
     )
 
 
-def _scaling_estimated(event: events.ScalingEstimated, page: Page) -> str:
-    spread = f"{_step(event.step_low_s)} to {_step(event.step_high_s)}"
-    types = f", {'/'.join(event.gradient_types)}" if event.gradient_types else ""
-    source = "slowest connection" if event.network_measured else "assumed"
-    facts = [
-        ("step alone", f"{_step(event.step_s)} ({spread}, {event.steps} steps on {event.host})"),
-        ("gradients", f"{format_size(event.gradient_bytes)}{types}"),
-        ("network", f"{event.bandwidth_gbit_s:.3g} Gbit/s, latency {_step(event.latency_s)} ({source})"),
-    ]
-    if event.together_step_s is not None and event.together_workers is not None:
-        facts.append(("together", f"{_step(event.together_step_s)} per step of {event.together_workers} workers"))
-    text = page.paragraph(
-        f"predicted speedup of {event.script} on fleet {event.fleet}, with the same batch per worker:"
-    )
-    text += "".join(page.paragraph(f"{INDENT}{name:12}{words}", indent=" " * 14) for name, words in facts)
-    rows = event.predictions
-    columns = [
-        Column.of("WORKERS", rows, lambda row: str(row.workers), right=True),
-        Column.of("STEP", rows, lambda row: _step(row.step_s), right=True),
-        Column.of("SPEEDUP", rows, lambda row: f"{row.speedup:.2f}", right=True),
-        Column.of(
-            "INTERVAL", rows, lambda row: f"{row.speedup_low:.2f} to {row.speedup_high:.2f}", rank=1, right=True
-        ),
-        Column.of("EFFICIENCY", rows, lambda row: f"{row.efficiency:.0%}", right=True),
-    ]
-    text += page.table(columns) + page.item("limit", f"{event.bottleneck}: {event.explanation}")
-    return text + "".join(page.item("note", words) for words in event.notes)
-
-
-def _step(seconds: float) -> str:
-    """Format the time of a step with three digits: ``52.1 ms``, ``1.2 s``."""
-    number, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
-    return f"{number:.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
-
-
 def _finding(event: Finding, page: Page) -> str:
     text = page.paragraph(f"{event.location}: {event.rule} {event.severity.value}: {event.message}", indent=INDENT)
     parts = (("why:  ", event.reason), ("fix:  ", event.fix))
@@ -438,7 +403,6 @@ _REPORTS: dict[type, Callable[[Any, Page], str]] = {
     events.Checked: _checked,
     events.HostsChecked: _hosts_checked,
     events.SmokeTested: _smoke_tested,
-    events.ScalingEstimated: _scaling_estimated,
     Finding: _finding,
     events.ResultsAtRisk: _results_at_risk,
     events.ResultsFound: _results_found,

@@ -34,12 +34,9 @@ from train.agent.protocol.records import (
     Inspect,
     JobReport,
     JoinInfo,
-    MeasureNetwork,
-    MeasureSteps,
     Member,
     NeedContents,
     NeedPip,
-    NetworkMeasured,
     PipWheel,
     Prepare,
     Prepared,
@@ -51,7 +48,6 @@ from train.agent.protocol.records import (
     Released,
     SmokeTest,
     SmokeTestResult,
-    StepsMeasured,
     Stop,
     Stopped,
     name_of,
@@ -77,8 +73,6 @@ STEP_S = 120.0
 STOP_MARGIN_S = 20.0
 """Longest time to stop a job, in addition to the grace period, in seconds."""
 
-NETWORK_S = 60.0
-"""Longest time to measure the network, in seconds."""
 
 _RELEASE_MARGIN_S = 60.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -495,21 +489,6 @@ class AgentClient:
             on_step: Called at least every 5 seconds.
         """
         return self._step_by_step(request, SmokeTestResult, on_step, "running the script by itself")
-
-    def measure_network(self, request: MeasureNetwork) -> NetworkMeasured:
-        """Measure the connections between the hosts of a ring; all of them must get the request at the same time."""
-        return self._request(request, NetworkMeasured, NETWORK_S, "measuring the network")
-
-    def measure_steps(self, request: MeasureSteps, on_step: Callable[[BootstrapStep], None]) -> StepsMeasured:
-        """Run the prepared script until it has made some training steps; the host keeps no results.
-
-        Closing the connection stops the script.
-
-        Args:
-            request: The program, the tasks that run it, and the limits.
-            on_step: Called at least every 5 seconds.
-        """
-        return self._step_by_step(request, StepsMeasured, on_step, "measuring steps")
 
     def _step_by_step(
         self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str

@@ -10,12 +10,10 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fleet.reports.charts import COLORS, HEIGHT, WIDTH, Chart, assign_colors, draw, format_number
-from fleet.reports.measures import Measure
+from fleet.reports.charts import COLORS, HEIGHT, WIDTH, Measure, assign_colors, draw, format_number
 from fleet.reports.record import JobRecord, packages_of
 from fleet.reports.timeline import frame_of, lay_out
 from train.agent.protocol.records import LATEST_S
@@ -28,14 +26,6 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 UNKNOWN = "\u2013"
 _GROUPS = (("metrics", "Metrics"), ("speed", "Speed"), ("resources", "Resources"))
 _STATES = {"succeeded": "good", "failed": "bad", "lost": "bad", "running": "busy"}
-
-
-@dataclass(frozen=True)
-class Section:
-    """Charts with a common heading."""
-
-    title: str
-    charts: tuple[Chart, ...]
 
 
 def render(record: JobRecord, measures: Sequence[Measure]) -> str:
@@ -66,7 +56,7 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
     frame = frame_of(record, times)
     colors = assign_colors(tasks)
     drawn = [(item.group, draw(item, frame, colors)) for item in measures if item.curves]
-    sections = [Section(title, tuple(chart for group, chart in drawn if group == name)) for name, title in _GROUPS]
+    sections = [(title, [chart for group, chart in drawn if group == name]) for name, title in _GROUPS]
     return {
         "job": record,
         "title": f"{record.name} ({record.job})" if record.name else record.job,
@@ -74,7 +64,7 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
         "tasks": record.tasks[:_MOST_TASKS],
         "colors": colors,
         "colored": COLORS,
-        "sections": [section for section in sections if section.charts],
+        "sections": [section for section in sections if section[1]],
         "frame": frame,
         "timeline": lay_out(record, frame),
         "peaks": _peaks(measures),
@@ -90,7 +80,7 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
 def _peaks(measures: Sequence[Measure]) -> Mapping[str, float]:
     """Return the peak of the memory of each task in MiB."""
     curves = [curve for item in measures if item.name == "Memory" for curve in item.curves]
-    return {curve.task: curve.peak for curve in curves}
+    return {curve.task: max(value for part in curve.parts for _, value in part) for curve in curves}
 
 
 def _clusters(record: JobRecord) -> list[tuple[str, str]]:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet.reports.charts import Frame
 from fleet.reports.record import Change, Fault, JobRecord
 
-MOST_ROWS = 64
-MOST_BARS = 60  # of a row; the last ones
-MOST_FAULTS = 100  # the last ones
+_MOST_ROWS = 64
+_MOST_BARS = 60  # of a row; the last ones
+_MOST_FAULTS = 100  # the last ones
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A phase of a task.
+class Bar(NamedTuple):
+    """A phase of a task, in percent of the width.
 
-    Attributes:
-        left: Its start in percent of the width.
-        width: Its length in percent of the width.
-        kind: ``waiting``, ``running``, ``stopping``, ``failed`` (running, and then it failed), or ``idle``.
-        label: A sentence about it.
+    Its kind is ``waiting``, ``running``, ``stopping``, ``failed`` (running, and then it failed), or ``idle``.
     """
 
     left: float
@@ -30,31 +25,16 @@ class Bar:
     label: str
 
 
-@dataclass(frozen=True)
-class Row:
-    """The bars of a slot.
-
-    Attributes:
-        label: Its last task; with the slot if its name differs.
-        bars: The bars in the order of time.
-        summary: All of them as a sentence.
-    """
+class Row(NamedTuple):
+    """The bars of a slot; its label is its last task, with the slot if the names differ."""
 
     label: str
-    bars: tuple[Bar, ...]
+    bars: list[Bar]
     summary: str
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A fault.
-
-    Attributes:
-        number: Its number in the list.
-        left: Its position in percent of the width.
-        offset_s: Seconds since the start.
-        fault: The fault.
-    """
+class Mark(NamedTuple):
+    """A fault: its number, its position in percent of the width, and its seconds since the start."""
 
     number: int
     left: float
@@ -62,18 +42,11 @@ class Mark:
     fault: Fault
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """The timeline of a job.
+class Timeline(NamedTuple):
+    """The timeline of a job: a row for each slot, its faults, and the number of slots that are not shown."""
 
-    Attributes:
-        rows: A row for each slot.
-        marks: The faults.
-        left_out: Number of slots that are not shown.
-    """
-
-    rows: tuple[Row, ...]
-    marks: tuple[Mark, ...]
+    rows: list[Row]
+    marks: list[Mark]
     left_out: int
 
 
@@ -93,7 +66,7 @@ def frame_of(record: JobRecord, times: Sequence[float]) -> Frame:
     for change in record.changes:
         starts[change.attempt] = min(change.at, starts.get(change.attempt, change.at))
     later = [at for attempt, at in sorted(starts.items()) if attempt > 1]
-    return Frame(begin, max(end, begin + 1.0), tuple(later[-MOST_BARS:]))
+    return Frame(begin, max(end, begin + 1.0), tuple(later[-_MOST_BARS:]))
 
 
 def lay_out(record: JobRecord, frame: Frame) -> Timeline:
@@ -103,32 +76,29 @@ def lay_out(record: JobRecord, frame: Frame) -> Timeline:
         by_slot.setdefault(change.slot, []).append(change)
     ranks = {task.task: rank for rank, task in enumerate(record.tasks)}
     ordered = sorted(by_slot.items(), key=lambda item: (ranks.get(item[1][-1].task, len(ranks)), item[0]))
-    faults = record.faults[-MOST_FAULTS:]
+    faults = list(enumerate(record.faults, 1))[-_MOST_FAULTS:]
     is_running = record.state == "running"
     return Timeline(
-        tuple(_row(slot, changes, frame, is_running=is_running) for slot, changes in ordered[:MOST_ROWS]),
-        tuple(
+        [_row(slot, changes, frame, is_running=is_running) for slot, changes in ordered[:_MOST_ROWS]],
+        [
             Mark(number, _percent(frame.share(fault.at)), max(0.0, fault.at - frame.begin), fault)
-            for number, fault in enumerate(faults, start=1 + len(record.faults) - len(faults))
-        ),
-        max(0, len(ordered) - MOST_ROWS),
+            for number, fault in faults
+        ],
+        max(0, len(ordered) - _MOST_ROWS),
     )
 
 
 def _row(slot: str, changes: Sequence[Change], frame: Frame, *, is_running: bool) -> Row:
     changes = sorted(changes, key=lambda change: (change.attempt, change.at))
     task = next((change.task for change in reversed(changes) if change.task), "")
-    bars: list[Bar] = []
-    for index, change in enumerate(changes):
-        if change.phase == "exited":
-            continue
-        following = changes[index + 1] if index + 1 < len(changes) else None
-        if following is None and not is_running:
-            continue  # its end is unknown
-        bars.append(_bar(change, following, frame))
+    pairs = zip(changes, [*changes[1:], None], strict=True)
+    bars = [
+        _bar(change, following, frame)
+        for change, following in pairs
+        if change.phase != "exited" and (following or is_running)  # else its end is unknown
+    ][-_MOST_BARS:]
     label = task if task in ("", slot) else f"{task} ({slot})"
-    summary = "; ".join(bar.label for bar in bars[-MOST_BARS:])
-    return Row(label or f"{slot} (spare)", tuple(bars[-MOST_BARS:]), summary)
+    return Row(label or f"{slot} (spare)", bars, "; ".join(bar.label for bar in bars))
 
 
 def _bar(change: Change, following: Change | None, frame: Frame) -> Bar:

@@ -283,22 +283,6 @@ def _bucket_on_gce(program: Program) -> None:
         test_gce_bucket.train_with_bucket(program, emulator, is_denied_first=True)
 
 
-def _scaling(program: Program) -> None:
-    """Predict the speedup of Keras' fit and of a custom loop, both as they are run."""
-    examples = Path(__file__).parents[2] / "train" / "examples"
-    tutorials.copied(program, examples)
-    program.run("up", "--workers", "2")
-    for script in ("keras_fit.py", "custom_loop.py"):
-        ran = program.run("check", "--scaling", script, "-o", "json", *THREADS, "--", "--epochs", "100", timeout=300)
-        (estimated,) = [event for event in ran.events if event["event"] == "scaling_estimated"]
-        assert estimated["steps"] >= 30
-        assert estimated["gradient_types"] == ["float32"]
-        assert 1000 < estimated["gradient_bytes"] < 10**8
-        _, two, *_ = estimated["predictions"]
-        assert abs(two["step_s"] - max(estimated["together_step_s"], estimated["step_s"])) < 1e-6
-        assert not program.tasks()
-
-
 def _demo(program: Program) -> None:
     ran = program.run("demo", timeout=300)
     for task in ("worker-0", "worker-1"):
@@ -415,7 +399,6 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         ),
         ("an evaluator for chief and worker", partial(_with_program, _evaluator)),
         ("a slow input pipeline", partial(_with_program, _slow_input)),
-        ("a predicted speedup", partial(_with_program, _scaling)),
         ("the demo", partial(_with_program, _demo)),
         ("a killed worker", partial(_with_program, _killed_worker)),
         ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),

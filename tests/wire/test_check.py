@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.hosts import fake_python
-from tests.process.train.agent.requests.test_measure import TENSORFLOW
 from tests.program import Program
 
 pytestmark = pytest.mark.wire
@@ -59,42 +58,6 @@ import tensorflow as tf
 tf.constant(1)
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 """
-
-
-STAND_IN = """
-import sys
-sys.path.insert(0, "stand_in")
-from tensorflow.python.eager.backprop import GradientTape, variable
-from tensorflow.python.eager.def_function import Function
-step = Function(lambda: GradientTape().gradient(None, [variable]))
-for _ in range(int(sys.argv[1])):
-    step()
-print("the end")
-sys.exit(int(sys.argv[2]))
-"""
-
-
-def test_check_predicts_the_speedup(pair: Program) -> None:
-    for path, text in TENSORFLOW.items():
-        pair.script(f"stand_in/{path}", text)
-    pair.script("task.py", STAND_IN)
-    ran = pair.run("check", "--scaling", "task.py", "-o", "json", "--", "1000", "0").events
-    (estimated,) = [event for event in ran if event["event"] == "scaling_estimated"]
-    assert (estimated["host"], estimated["steps"], estimated["gradient_bytes"]) == ("worker-0", 200, 4000)
-    assert estimated["together_workers"] == 2
-    assert min(estimated["bandwidth_gbit_s"], estimated["latency_s"], estimated["together_step_s"]) > 0
-    assert [item["workers"] for item in estimated["predictions"]] == [1, 2, 4, 8, 16]
-    assert "share the cores" in estimated["notes"][0]
-    assert not pair.tasks()
-    assert not list((pair.state / "local").glob("*/fleet/jobs/*/*"))
-
-    assumed = ("check", "--scaling", "--bandwidth", "10", "task.py", "--")
-    assert "10 Gbit/s, latency 0.1 ms (assumed)" in pair.run(*assumed, "1000", "0").text
-    few = " ".join(pair.run(*assumed, "3", "0", code=14).text.split())
-    assert "worker-0: the script ended before it had made 7 training steps" in few
-    failed = pair.run(*assumed, "3", "5", code=14).text
-    assert "failed   worker-0: the script exited with code 5 after" in failed
-    assert "   the end" in failed
 
 
 def test_a_script_with_lint_errors_is_not_ok(pair: Program) -> None:
@@ -175,8 +138,5 @@ def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_pat
 
 def test_check_refuses_invalid_arguments(program: Program) -> None:
     assert "none is given" in program.run("check", "--local-first", code=2).err
-    assert "--scaling runs a script, and none is given" in program.run("check", "--scaling", code=2).err
-    unused = program.run("check", "none.py", "--bandwidth", "10", code=2).err
-    assert "--bandwidth is used only with --scaling" in unused
     assert "no script none.py" in program.run("check", "none.py", code=2).err
     assert "does not exist" in program.run("check", code=102).err

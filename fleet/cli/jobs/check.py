@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.options import Output, OutputOption, duration, option
+from fleet.cli.options import Output, OutputOption, duration
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import NotReadyError, UsageError
@@ -31,9 +30,7 @@ from fleet.jobs.program import (
     missing_imports,
     preparation,
     script_findings,
-    shown,
 )
-from fleet.jobs.scaling.measurement import ScalingRun, describe_exit
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, where
@@ -54,18 +51,11 @@ class CheckRequest(ProgramRequest):
     """Request of the command; without a program, only the hosts are checked."""
 
     local_first_s: float = 0.0  # time to run the program on each host separately; 0: it is not run
-    scaling: bool = False  # run the program to predict its speedup on more workers
-    bandwidth_gbit_s: float | None = None  # assumed for this prediction; None: the network is measured
 
     @property
     def has_program(self) -> bool:
         """True if a program is given."""
         return bool(self.script or self.module or self.command)
-
-    @property
-    def runs_program(self) -> bool:
-        """True if the program is run."""
-        return self.local_first_s > 0 or self.scaling
 
 
 def run(request: CheckRequest, services: Services, sink: Sink) -> None:
@@ -80,7 +70,6 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     _check_options(request)
     located = find(request) if request.has_program else None
     directory, record = services.store.need(request.fleet)
-    _check_network(request, len(record.hosts))
     request = dataclasses.replace(request, env={**record.spec.options.variables, **request.env})
     request = dataclasses.replace(request, arguments=located.arguments if located else ())
     with contextlib.ExitStack() as stack:
@@ -96,8 +85,6 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         problems = check.inspect_hosts()
         if request.local_first_s > 0 and not problems:
             problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
-        if request.scaling and not problems and not check.fails:
-            problems = check.estimate_scaling(f"check-{job_id(services.clock())}")
         problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
     if problems:
         raise NotReadyError(
@@ -113,28 +100,9 @@ def _check_options(request: CheckRequest) -> None:
     Raises:
         UsageError: they do not.
     """
-    for name, is_given in (("--local-first", request.local_first_s > 0), ("--scaling", request.scaling)):
-        if is_given and not request.has_program:
-            message = f"{name} runs a script, and none is given"
-            raise UsageError(message, hint=f"give the script, for example: fleet check task.py {name}")
-    if request.bandwidth_gbit_s is not None and not request.scaling:
-        raise UsageError("--bandwidth is used only with --scaling", next_steps=[Again({"--scaling": True})])
-    if request.bandwidth_gbit_s is not None and not 0 < request.bandwidth_gbit_s < math.inf:
-        raise UsageError(f"--bandwidth {request.bandwidth_gbit_s:g} is not a bandwidth in Gbit/s above 0")
-
-
-def _check_network(request: CheckRequest, hosts: int) -> None:
-    """Reject a prediction without a network.
-
-    Raises:
-        UsageError: the fleet has a single host, and no bandwidth is assumed.
-    """
-    if request.scaling and hosts == 1 and request.bandwidth_gbit_s is None:
-        raise UsageError(
-            f"fleet {request.fleet!r} has one host: the network cannot be measured",
-            hint="assume a bandwidth in Gbit/s, or check a fleet of two hosts",
-            next_steps=[Again({"--bandwidth": "10"})],
-        )
+    if request.local_first_s > 0 and not request.has_program:
+        message = "--local-first runs a script, and none is given"
+        raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
 
 
 @dataclass
@@ -164,7 +132,7 @@ class _Check:
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
-        if self.program and self.request.runs_program:
+        if self.program and self.request.local_first_s > 0:
             self._pythons = install_for(self.program, self.record.spec, self.clients, self.sink)
             self._pending = None
 
@@ -199,11 +167,6 @@ class _Check:
             HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
         )
         return problems
-
-    @property
-    def fails(self) -> bool:
-        """True if the linter expects the script to fail."""
-        return any(finding.severity is Severity.ERROR for finding in self._findings)
 
     def report_findings(self, *, tried: bool) -> list[str]:
         """Return the errors that the linter expects with all workers.
@@ -274,24 +237,6 @@ class _Check:
             lambda *counts: self.sink.emit(PushProgress(name, *counts)),
         )
 
-    def estimate_scaling(self, job: str) -> list[str]:
-        """Predict the speedup of the script on more workers; return a sentence for each reason why not."""
-        program, request = self.program, self.request
-        assert program is not None  # noqa: S101 - nothing is measured without one
-        run = ScalingRun(
-            fleet=self.record.spec.name,
-            script=shown(program.entry),
-            clients=self.clients,
-            prepare=lambda client: self._prepare(client, job),
-            command=lambda prepared: program.entry.command(prepared.python, request.arguments),
-            env={**self._choice.env, **request.env},
-            secrets=request.secrets,
-            sink=self.sink,
-            bandwidth_gbit_s=request.bandwidth_gbit_s,
-            is_local=self.record.spec.provider == "local",
-        )
-        return run.estimate()
-
 
 def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
     """Return the result of a smoke test."""
@@ -304,7 +249,9 @@ def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
         )
     if tried.exit == Exit(0):
         return SmokeTested(host, True, f"the script ended after {seconds}")
-    return SmokeTested(host, False, f"the script {describe_exit(tried.exit)} after {seconds}", tuple(tried.lines))
+    code, number = tried.exit
+    ended = f"was killed by signal {number}" if number else f"exited with code {code}"
+    return SmokeTested(host, False, f"the script {ended} after {seconds}", tuple(tried.lines))
 
 
 def _facts(outcome: Outcome[Prepared]) -> HostFacts:
@@ -361,31 +308,22 @@ def check(
             default=str(SMOKE_TEST_S),
         ),
     ] = 0.0,
-    scaling: Annotated[
-        bool,
-        option("--scaling", "Measure steps of SCRIPT and the network; predict the speedup on more workers."),
-    ] = False,
-    bandwidth: Annotated[
-        float | None,
-        option("--bandwidth", "Network bandwidth to assume for --scaling.", "GBIT/S", default="measured"),
-    ] = None,
     output: OutputOption = Output.AUTO,
     **program: Any,
 ) -> None:
     """Check that the hosts can run SCRIPT.
 
     Shows versions, GPUs, and disks of all hosts, whether they match, and which imports are missing. Runs SCRIPT only
-    with --local-first or --scaling. Exit code 14 if a host is not ready.
+    with --local-first. Exit code 14 if a host is not ready.
 
     Examples:
       fleet check
       fleet check task.py --local-first
-      fleet check task.py --scaling
     """
 
     def request() -> CheckRequest:
         fields = read_program_fields(ctx, **program)
-        return CheckRequest(**fields, local_first_s=local_first, scaling=scaling, bandwidth_gbit_s=bandwidth)
+        return CheckRequest(**fields, local_first_s=local_first)
 
     fleet = resolve_fleet(program["fleet"])
     run_command(fleet, output, lambda sink: run(request(), make_services(sink), sink), live=False)

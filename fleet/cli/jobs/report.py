@@ -22,7 +22,7 @@ from fleet.jobs.reporting.copying import Collected, store_capsule
 from fleet.jobs.reporting.repetition import Words, repeat
 from fleet.jobs.results import Survey, survey_job
 from fleet.reports.capsule import is_capsule
-from fleet.reports.measures import Measure, measure
+from fleet.reports.charts import Measure, measure
 from fleet.reports.record import LARGEST, JobRecord, decode_record
 from fleet.reports.written import SUFFIX, is_page
 from fleet.results.target import job_of, read_description

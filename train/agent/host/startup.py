@@ -62,7 +62,7 @@ def install_hook(directory: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    for name in ("adaptations", "measurement", "observer", "sitecustomize", "warm"):
+    for name in ("adaptations", "observer", "sitecustomize", "warm"):
         path, source = os.path.join(directory, name + ".py"), read_source(name)
         if read_text(path) != source:
             make_directory(directory)

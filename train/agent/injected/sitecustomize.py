@@ -127,7 +127,6 @@ def _begin() -> "tuple[str, dict[str, object]]":
         _dump_stacks_on(number, line)
         sys.meta_path.insert(0, _ObserverFinder(here, line))  # type: ignore[arg-type]
         _execute(here, "FLEET_ADAPT", "adaptations")
-        _execute(here, "FLEET_MEASURE", "measurement")
         if pid:
             _hold(gate, line)
             if warm:

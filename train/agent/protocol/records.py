@@ -27,9 +27,6 @@ One exec of the agent on a host is one conversation:
     client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
     client  → SmokeTest          agent → BootstrapStep*, then SmokeTestResult | Refused
                                                          (after Prepared, in place of Commit)
-    client  → MeasureNetwork     agent → NetworkMeasured | Refused       (after Prepared, which stays)
-    client  → MeasureSteps       agent → BootstrapStep*, then StepsMeasured | Refused
-                                                         (after Prepared, in place of Commit)
     client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
     client  → ListFiles          agent → (FileEntry | Beat)*, FilesListed
     client  → ReadFiles          agent → (Chunk* FileEnd)* for each file, in that order
@@ -490,24 +487,6 @@ class SmokeTest(NamedTuple):
     seconds: float  # time limit
 
 
-class MeasureNetwork(NamedTuple):
-    """Measure the connections of a ring: to the next member, and from the one before."""
-
-    secret: str  # hexadecimal, of this measurement
-    members: List[Member]  # all members of the ring, in its order
-
-
-class MeasureSteps(NamedTuple):
-    """Run what was prepared until it has made some training steps, and leave nothing behind."""
-
-    command: List[str]
-    env: Dict[str, str]
-    secret_env: Dict[str, str]  # never written anywhere
-    members: List[Member]  # all tasks of the cluster; one: the script runs alone
-    steps: int  # number to measure
-    seconds: float  # time limit
-
-
 class ListJobs(NamedTuple):
     """Report the jobs that this host stores, newest first, with their results and disk space."""
 
@@ -665,28 +644,6 @@ class SmokeTestResult(NamedTuple):
     stepped: bool  # it made a step
     exit: Optional[Exit]  # None: it was still running, and was ended
     lines: List[str]  # the last of its output
-
-
-class NetworkMeasured(NamedTuple):
-    """Measurements of the connections of a host in a ring; no samples: see `error`."""
-
-    latencies_s: List[float]  # one way, of messages to the next member
-    bytes_s: List[float]  # of the stream from the member before
-    error: str = ""
-
-
-class StepsMeasured(NamedTuple):
-    """The training steps of a script, after the first ones."""
-
-    seconds: float  # that the script ran
-    exit: Optional[Exit]  # None: it was ended
-    lines: List[str]  # last lines of its output
-    step_s: List[float]  # from the end of the step before to the end of each step
-    wait_s: List[float]  # from the end of the step before to the beginning of each step
-    gradient_bytes: int = 0
-    dtypes: List[str] = []  # noqa: RUF012 - never changed; of the gradients
-    input_s: Optional[float] = None  # to take a batch from the data set without a step; None: unknown
-    in_loop: bool = False  # the script makes several steps in one call, which are not measured separately
 
 
 class Committed(NamedTuple):
@@ -973,12 +930,12 @@ class End(NamedTuple):
 
 _RECORDS = (
     Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
-    PipWheel, SmokeTest, MeasureNetwork, MeasureSteps,
+    PipWheel, SmokeTest,
     ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
     FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
     Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
     BootstrapStep, NeedPip, Bootstrapped,
-    SmokeTestResult, NetworkMeasured, StepsMeasured,
+    SmokeTestResult,
     TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Type
 
 from train.agent.files.paths import HostPaths
 from train.agent.host.address import host_address
@@ -91,8 +91,6 @@ class Conversation:
             self._commit(request)
         elif isinstance(request, records.SmokeTest):
             self._run_smoke_test(request)
-        elif isinstance(request, (records.MeasureNetwork, records.MeasureSteps)):
-            self._measure(request)
         elif type(request) in _ANSWERS:
             module, _, name = _ANSWERS[type(request)].rpartition(".")
             answer = getattr(import_module(f"train.agent.{module}"), name)
@@ -129,20 +127,6 @@ class Conversation:
             raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")
         try:
             result = run_smoke_test(self._channel, self._reservation, request)
-        finally:
-            self._release_reservation()
-        self._channel.send(result)
-
-    def _measure(self, request: Union[records.MeasureNetwork, records.MeasureSteps]) -> None:
-        from train.agent.requests.measure import measure_network, measure_steps
-
-        if self._reservation is None:
-            raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")
-        if isinstance(request, records.MeasureNetwork):
-            self._channel.send(measure_network(self._reservation, request))
-            return
-        try:
-            result = measure_steps(self._channel, self._reservation, request)
         finally:
             self._release_reservation()
         self._channel.send(result)

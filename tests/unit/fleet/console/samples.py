@@ -53,8 +53,6 @@ from fleet.events import (
     ResultsAtRisk,
     ResultsFound,
     ResultsPulled,
-    ScalingEstimated,
-    ScalingPrediction,
     SmokeTested,
     SshConfigChanged,
     StoredResults,
@@ -160,30 +158,6 @@ STORED = StoredResults(
     results=(PLACE,),
 )
 DISK = DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
-SCALING = ScalingEstimated(
-    fleet="demo",
-    script="task.py",
-    host="worker-0",
-    steps=30,
-    step_s=0.0521,
-    step_low_s=0.0503,
-    step_high_s=0.055,
-    gradient_bytes=11_200_000,
-    gradient_types=("float32",),
-    bandwidth_gbit_s=9.41,
-    latency_s=0.00012,
-    network_measured=True,
-    together_workers=2,
-    together_step_s=0.0662,
-    predictions=(
-        ScalingPrediction(1, 0.0521, 1.0, 1.0, 1.0, 1.0),
-        ScalingPrediction(16, 1.25, 0.667, 0.5, 12.25, 0.0417),
-    ),
-    bottleneck="network",
-    explanation="from 8 workers on, communication takes more than half of each step",
-    notes=("the workers of a local fleet share the cores of this computer",),
-)
-
 ONE_OF_EACH: list[Event] = [
     JobsListed("demo", (STORED,), (DISK,), ("worker-1",)),
     JobsCompared("demo", STORED, STORED),
@@ -210,7 +184,6 @@ ONE_OF_EACH: list[Event] = [
     OrphansDeleted(1, ()),
     HOSTS_CHECKED,
     SmokeTested("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
-    SCALING,
     Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
     JobDiagnosed(
         "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"

@@ -14,7 +14,7 @@ from fleet.events import (
     ResultsFound,
     SmokeTested,
 )
-from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, PLACE, QUOTED, SCALING, STORED
+from tests.unit.fleet.console.samples import HOSTS_CHECKED, ONE_OF_EACH, ORPHAN, PLACE, QUOTED, STORED
 
 
 def test_a_price_is_a_table_of_the_first_places() -> None:
@@ -128,25 +128,6 @@ def test_a_trial_shows_the_last_lines_of_what_failed() -> None:
     ]
     fine = SmokeTested("worker-0", True, "the script made its first step after 3 s")
     assert format_report(fine) == "ok       worker-0: the script made its first step after 3 s\n"
-
-
-def test_a_predicted_speedup_is_shown_with_its_measurements() -> None:
-    assert format_report(SCALING).splitlines() == [
-        "predicted speedup of task.py on fleet demo, with the same batch per worker:",
-        "  step alone  52.1 ms (50.3 ms to 55 ms, 30 steps on worker-0)",
-        "  gradients   10.7 MiB, float32",
-        "  network     9.41 Gbit/s, latency 0.12 ms (slowest connection)",
-        "  together    66.2 ms per step of 2 workers",
-        "  WORKERS     STEP  SPEEDUP       INTERVAL  EFFICIENCY",
-        "        1  52.1 ms     1.00   1.00 to 1.00        100%",
-        "       16   1.25 s     0.67  0.50 to 12.25          4%",
-        "limit    network: from 8 workers on, communication takes more than half of each",
-        "         step",
-        "note     the workers of a local fleet share the cores of this computer",
-    ]
-    assumed = replace(SCALING, network_measured=False, together_workers=None, together_step_s=None)
-    assert "latency 0.12 ms (assumed)" in format_report(assumed)
-    assert "together" not in format_report(assumed)
 
 
 def test_no_line_is_longer_than_a_terminal_and_none_has_control_characters() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Tuple, Union
+from typing import Deque, Dict, List, Optional, Tuple
 
 from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.host.processes import end_leftovers
@@ -12,7 +12,7 @@ from train.agent.host.runner import OverdueError, Steps, run
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Exit, MeasureSteps, Member, Refusal, SmokeTest, SmokeTestResult
+from train.agent.protocol.records import Exit, Refusal, SmokeTest, SmokeTestResult
 from train.agent.requests.prepare import Reservation
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.agent.supervisor.progress import ProgressParser
@@ -37,7 +37,7 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
         OSError: it cannot be started.
     """
     paths = reservation.paths
-    command, env = yield_environment(reservation, request, [reservation.member()._replace(task=_TASK)])
+    command, env = _yield_environment(reservation, request)
     watch = _OutputWatch(Steps(channel), min(request.seconds, LONGEST_S))
     ended: Optional[Exit] = None
     try:
@@ -49,35 +49,31 @@ def run_smoke_test(channel: Channel, reservation: Reservation, request: SmokeTes
     return watch.result(ended)
 
 
-def yield_environment(
-    reservation: Reservation, request: Union[SmokeTest, MeasureSteps], members: List[Member]
-) -> Tuple[List[str], Dict[str, str]]:
+def _yield_environment(reservation: Reservation, request: SmokeTest) -> Tuple[List[str], Dict[str, str]]:
     """Return command and environment of a task that runs without a supervisor, and give the port to the task.
 
     Args:
         reservation: What was prepared.
         request: The program.
-        members: All tasks of the cluster.
 
     Raises:
-        RefusedError: nothing was prepared that could be run, or the cluster does not have the task.
+        RefusedError: nothing was prepared that could be run.
     """
-    prepared = reservation.request
-    task = next((member.task for member in members if member.slot == prepared.slot), "")
-    if prepared.dry_run or reservation.port is None or not (request.command and task):
+    prepared, members = reservation.request, [reservation.member()._replace(task=_TASK)]
+    if prepared.dry_run or reservation.port is None or not request.command:
         raise RefusedError(Refusal.REQUEST, f"{prepared.slot} of job {prepared.job} is not prepared on this host")
     user = {**request.env, **request.secret_env}
     env = task_environment(
         reservation.session,
         user,
-        identity=TaskIdentity(prepared.fleet, prepared.job, task, 1, members),
+        identity=TaskIdentity(prepared.fleet, prepared.job, _TASK, 1, members),
         paths=reservation.paths,
         scratch=make_scratch(reservation.paths.scratch, reservation.session.get("TMPDIR") or "/tmp"),  # noqa: S108
         host_environment=reservation.host_environment(user),
     )
     write_atomic(reservation.paths.processes, b"{}")  # who comes next ends what we leave, if we are killed
     reservation.port.yield_to_task()
-    return expand_placeholders(request.command, members, task, 1), env
+    return expand_placeholders(request.command, members, _TASK, 1), env
 
 
 class _OutputWatch:

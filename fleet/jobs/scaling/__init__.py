@@ -1,1 +1,0 @@
-"""Predict the speedup of a script on more workers from a few measured steps."""
