@@ -83,8 +83,7 @@ class Follower:
         tasks: Collection[str] = (),
     ) -> None:
         names = {host.name for host, _ in requests}
-        hold_s = max((request.interval_s for _, request in requests), default=0.0)
-        self._queue = Queue((host.name for host, _ in requests), hold_s)
+        self._queue = Queue(host.name for host, _ in requests)
         self._terms = Terms(names, reopen, self._queue, give_up_s, silence_s, replaced, check, tasks)
         open_clients = clients or {}
         self._lines = [_Line(host, request, open_clients.get(host.name), self._terms) for host, request in requests]
@@ -456,12 +455,11 @@ class Queue:
 
     Args:
         hosts: Names of the hosts that put items until they are removed.
-        hold_s: Longest wait of new items for those of other hosts, in seconds.
     """
 
-    def __init__(self, hosts: Iterable[str], hold_s: float = 0.0) -> None:
+    def __init__(self, hosts: Iterable[str]) -> None:
         self._senders = set(hosts)
-        self._merge = Merge(sorted(self._senders, key=lambda host: (len(host), host)), hold_s)
+        self._merge = Merge(sorted(self._senders, key=lambda host: (len(host), host)))
         self._sizes: dict[str, deque[int]] = {host: deque() for host in self._senders}  # of the items of each host
         self._bytes: Counter[str] = Counter()
         self._share = max(1, len(self._senders))

@@ -1,4 +1,4 @@
-"""Merge what several hosts report into one order by time; pure.
+"""Merge what several hosts report: stored items by their times, new ones as they come; pure.
 
 The order of each host is kept. Between hosts, the earliest item comes first, and among equals that of the first host.
 An item that has no time has that of the item before it. Clocks are those of the hosts.
@@ -27,9 +27,6 @@ from train.agent.protocol.records import (
     TaskState,
 )
 
-HOLD_S = 0.001
-"""Longest time for which an item of a running job waits for earlier items of other hosts, in seconds, by default."""
-
 LOST_S = 10.0
 """Longest time for which the other hosts wait for a lost host that was sending stored items, in seconds."""
 
@@ -48,27 +45,19 @@ class Item(NamedTuple):
     payload: bytes = b""
 
 
-class _Held(NamedTuple):
-    key: float  # time; -inf: at once
-    added_at: float
-    item: Item
-
-
 @dataclass
 class _Stream:
     """The items of one host.
 
     Attributes:
         number: Place of the host among the hosts.
-        held: Items that have not been returned yet.
-        reached: All items up to this time have been added, seconds since the epoch.
+        held: Items that have not been returned yet, each with its time; -inf: at once.
         await_until: The other hosts wait for its next item until this time: inf while it sends stored items, -inf
             if it has sent all of them.
     """
 
     number: int
-    held: deque[_Held] = field(default_factory=deque)
-    reached: float = 0.0
+    held: deque[tuple[float, Item]] = field(default_factory=deque)
     await_until: float = math.inf
     has_sent: bool = False
     at: float = 0.0  # of the last item
@@ -78,15 +67,13 @@ class Merge:
     """Items of several hosts in the order of their times.
 
     While hosts send stored items, the order is exact: an item is returned once every other host has sent its next
-    one, or has none. For new items of a running job the wait is bounded.
+    one, or has none. New items of a running job wait for no other host.
 
     Args:
         hosts: Names of the hosts.
-        hold_s: Longest wait for new items, in seconds: as long as hosts collect output before they send it.
     """
 
-    def __init__(self, hosts: Iterable[str], hold_s: float = HOLD_S) -> None:
-        self._hold_s = max(hold_s, HOLD_S)
+    def __init__(self, hosts: Iterable[str]) -> None:
         self._streams = {host: _Stream(number) for number, host in enumerate(hosts)}
         self._order = list(self._streams.values())  # by number
         self._first: list[tuple[float, int]] = []  # heap of the first items: key, number of the host
@@ -116,22 +103,18 @@ class Merge:
                 stream.await_until = -math.inf
             else:
                 stream.has_sent = True
-            if isinstance(record, Beat):
-                stream.reached = max(stream.reached, record.at)
             key = _AT_ONCE
             if isinstance(record, (Log, *_TIMED)):
                 key = stream.at = record.at or stream.at
-                stream.reached = max(stream.reached, key)
             if not stream.held:
                 heapq.heappush(self._first, (key, stream.number))
-            stream.held.append(_Held(key, now, item))
+            stream.held.append((key, item))
             if stream.await_until > -math.inf:
                 self._awaited[stream.number] = None
 
     def remove(self, host: str) -> None:
         """Record that a host sends no more items."""
         self._streams[host].await_until = -math.inf
-        self._streams[host].reached = math.inf
 
     def next(self, now: float) -> tuple[Item | None, float]:
         """Return the next item, or None and the time to wait for it unless items are added; inf: until then."""
@@ -139,26 +122,18 @@ class Merge:
         if due_at > now:
             return None, due_at - now
         stream = self._order[heapq.heappop(self._first)[1]]
-        item = stream.held.popleft().item
+        _, item = stream.held.popleft()
         if stream.held:
-            heapq.heappush(self._first, (stream.held[0].key, stream.number))
+            heapq.heappush(self._first, (stream.held[0][0], stream.number))
         return item, 0.0
 
     def due_at(self) -> float:
         """Return the time from which `next` returns an item unless items are added; inf: not until then."""
         if not self._first:
             return math.inf
-        key, number = self._first[0]
-        if key == _AT_ONCE:
-            return _AT_ONCE
-        until = self._await_until()
-        if until < math.inf and any(stream.reached < key for stream in self._order if not stream.held):
-            until = max(until, self._order[number].held[0].added_at + self._hold_s)
-        return until
-
-    def _await_until(self) -> float:
-        """Return the time until which the items wait for hosts without items."""
         until = -math.inf
+        if self._first[0][0] == _AT_ONCE:
+            return until
         for number in list(self._awaited):
             stream = self._order[number]
             if stream.await_until == -math.inf:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from train.agent.protocol.records import MalformedRecordError, Record, decode
 
 LINE_MAX = 4 * 1024 * 1024
@@ -24,28 +22,27 @@ class NotARecordError(Exception):
 
 
 class RecordBuffer:
-    """Received bytes that are not read yet; payloads are copied once.
-
-    Attributes:
-        pending: Number of bytes of an incomplete line, or of an incomplete payload.
-    """
+    """Received bytes that are not read yet."""
 
     def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._at = 0  # of the first byte of the first chunk that is not read
-        self._parts: list[bytes] = []  # of an incomplete line or payload
-        self.pending = 0
+        self._data = bytearray()
+        self._searched = 0  # bytes without the end of the line
         self._record: Record | None = None  # whose payload is incomplete
         self._size = 0  # of this payload
         self._line_size = 0
 
     def __bool__(self) -> bool:
         """Return whether there are bytes that are not read."""
-        return bool(self._chunks or self._parts)
+        return bool(self._data)
+
+    @property
+    def pending(self) -> int:
+        """Return the number of bytes of an incomplete line, or of an incomplete payload."""
+        return len(self._data)
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
-        self._chunks.append(data)
+        self._data += data
 
     def line(self, longest: int = LINE_MAX) -> bytes | None:
         """Return the next line without its newline; None if it is incomplete.
@@ -53,17 +50,14 @@ class RecordBuffer:
         Raises:
             NotARecordError: it is longer than `longest` bytes.
         """
-        while self._chunks:
-            chunk = self._chunks[0]
-            end = chunk.find(b"\n", self._at)
-            if end >= 0:
-                self._gather(end)
-                self._skip_newline()
-                return self._gathered()
-            self._gather(len(chunk))
-            if self.pending > longest:
-                raise NotARecordError(self._gathered()[:80])
-        return None
+        end = self._data.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._data)
+            if self._searched > longest:
+                raise NotARecordError(bytes(self._data[:80]))
+            return None
+        self._searched = 0
+        return self._take(end, end + 1)
 
     def next(self, longest: int = LINE_MAX) -> tuple[Record, bytes, int] | None:
         """Return the next record, its payload, and the size of both in bytes; None if they are incomplete.
@@ -82,32 +76,13 @@ class RecordBuffer:
             self._size, self._line_size = getattr(self._record, "payload", 0), len(line)
             if type(self._size) is not int or not 0 <= self._size <= PAYLOAD_MAX:
                 raise NotARecordError(line[:80])
-        while self.pending < self._size:
-            if not self._chunks:
-                return None
-            self._gather(min(len(self._chunks[0]), self._at + self._size - self.pending))
+        if len(self._data) < self._size:
+            return None
         record, self._record = self._record, None
-        return record, self._gathered(), self._line_size + self._size
+        return record, self._take(self._size, self._size), self._line_size + self._size
 
-    def _gather(self, end: int) -> None:
-        """Add the bytes of the first chunk up to `end` to the incomplete line or payload."""
-        chunk = self._chunks[0]
-        if end > self._at:
-            self._parts.append(chunk[self._at : end])
-            self.pending += end - self._at
-        self._advance(end)
-
-    def _skip_newline(self) -> None:
-        self._advance(self._at + 1)
-
-    def _advance(self, at: int) -> None:
-        self._at = at
-        if at == len(self._chunks[0]):
-            self._chunks.popleft()
-            self._at = 0
-
-    def _gathered(self) -> bytes:
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self.pending = 0
+    def _take(self, end: int, next_at: int) -> bytes:
+        """Return the bytes up to `end`, and remove those up to `next_at`."""
+        data = bytes(memoryview(self._data)[:end])
+        del self._data[:next_at]
         return data

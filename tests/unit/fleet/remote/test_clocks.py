@@ -25,7 +25,7 @@ def test_a_reading_differs_from_the_truth_by_at_most_half_of_the_round_trip(
     [
         ({}, {}),
         ({"a": 7.0}, {"a": 0.0}),
-        ({"a": 0.0, "b": 0.04}, {"a": 0.0, "b": 0.0}),  # as exact as NTP
+        ({"a": 0.0, "b": 0.09}, {"a": 0.0, "b": 0.0}),  # as exact as NTP
         ({"a": 0.0, "b": 10.0}, {"a": 0.0, "b": -10.0}),
         ({"a": -3.0, "b": 0.5}, {"a": 3.5, "b": 0.0}),
         ({"a": 60.0, "b": 60.01, "c": 2.0}, {"a": 0.0, "b": 0.0, "c": 58.0}),  # this computer's clock is wrong
@@ -38,4 +38,4 @@ def test_clocks_get_the_time_of_the_one_in_the_middle(ahead: dict[str, float], e
 
 def test_a_difference_within_the_uncertainty_is_not_corrected() -> None:
     assert correction_s(Reading(0.0, 0.2), Reading(0.3, 0.1)) == 0.0
-    assert correction_s(Reading(0.0, 0.2), Reading(0.4, 0.1)) == 0.4
+    assert correction_s(Reading(0.0, 0.2), Reading(0.5, 0.1)) == 0.5
