@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from train.errors import RendezvousError
 
@@ -34,6 +34,10 @@ class AbandonedError(RendezvousError):
     def __init__(self, process: str, message: str, code: int) -> None:
         super().__init__(f"{process} gave up: {message}")
         self.code = code
+
+
+class UnansweredError(RendezvousError):
+    """No process at an address answers that knows the secret."""
 
 
 @dataclass(frozen=True)
@@ -70,42 +74,3 @@ def other_size(participants: Participants, size: int) -> RendezvousError:
         f"{participants.size}",
         hint="start all of them with the same options",
     )
-
-
-class Rendezvous(Protocol):
-    """A rendezvous that all processes have joined.
-
-    Attributes:
-        size: Number of processes.
-        secret: Secret that only these processes know, hexadecimal; new for each rendezvous.
-        address: Local address of a connection to another process; empty if unknown.
-    """
-
-    size: int
-    secret: str
-    address: str
-
-    def gather(self, about: str, mine: Value, deadline_s: float) -> list[Value]:
-        """Send `mine` to all other processes; return the values of all in the order of their ranks.
-
-        Args:
-            about: Name of the round, different for each round.
-            mine: Value of this process.
-            deadline_s: Longest time until all values have arrived, in seconds.
-
-        Raises:
-            RendezvousError: Not all values arrived in time.
-            AbandonedError: A process gave up.
-        """
-
-    def send_to_rank_0(self, about: str, mine: Value) -> None:
-        """Send `mine` to rank 0 without waiting; a value that cannot be sent is dropped."""
-
-    def collect(self, about: str, deadline_s: float) -> dict[int, Value]:
-        """Return, as rank 0, the values that arrived from others within `deadline_s` seconds, by rank."""
-
-    def abandon(self, message: str, code: int) -> None:
-        """Inform all others that this process gives up, with the reason."""
-
-    def close(self) -> None:
-        """Leave, and delete the files and connections of this process."""

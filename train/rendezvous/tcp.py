@@ -20,7 +20,15 @@ from train.agent.host.loop import Loop
 from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.session import LONGEST_MESSAGE, NONCE_BYTES, Credentials, LinkError
 from train.errors import RendezvousError
-from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Participants, Value, other_size
+from train.rendezvous.contract import (
+    FAILED_CODE,
+    SLACK_S,
+    AbandonedError,
+    Participants,
+    UnansweredError,
+    Value,
+    other_size,
+)
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 
@@ -86,38 +94,53 @@ class _Connections:
 
 
 class TcpRendezvous:
-    """A rendezvous at an address; see train.rendezvous.contract.Rendezvous. Created by `join_tcp`.
+    """A rendezvous that all processes have joined. Created by `join_tcp`.
+
+    Attributes:
+        size: Number of processes.
+        secret: Secret that only these processes know, hexadecimal; new for each rendezvous.
+        address: Local address of a connection to another process; empty if unknown.
 
     Args:
         participants: The processes; their number is known.
-        address_text: Address for messages.
+        place: Where rank 0 is, for messages: ``at HOST:PORT``.
         connections: Rank 0 has one to each other rank, the others have one to rank 0.
         secret: Secret of the job.
     """
 
-    def __init__(self, participants: Participants, address_text: str, connections: _Connections, secret: str) -> None:
+    def __init__(self, participants: Participants, place: str, connections: _Connections, secret: str) -> None:
         self.size = participants.size
         self.secret = secret
         self._participants = participants
-        self._address_text = address_text
+        self._place = place
         self._connections = connections
         self._others = sorted(connections.streams)
         self.address = next((stream.local_address for stream in connections.streams.values() if stream.is_open), "")
 
     def gather(self, about: str, mine: Value, deadline_s: float) -> list[Value]:
-        """See Rendezvous."""
+        """Send `mine` to all other processes; return the values of all in the order of their ranks.
+
+        Args:
+            about: Name of the round, different for each round.
+            mine: Value of this process.
+            deadline_s: Longest time until all values have arrived, in seconds.
+
+        Raises:
+            RendezvousError: Not all values arrived in time.
+            AbandonedError: A process gave up.
+        """
         if self._participants.rank:
             self.send_to_rank_0(about, mine)
             values = self.receive(about, deadline_s).get("values")
             if not isinstance(values, list) or len(values) != self.size or not _all_objects(values):
-                raise _unexpected(self._address_text)
+                raise _unexpected(self._place)
             return values
         result = self._take(about, deadline_s, strict=True)
         missing = [rank for rank in self._others if rank not in result]
         if missing:
             raise RendezvousError(
                 f"timed out after {deadline_s:g} s waiting for {self._participants.names(missing)} ({about})",
-                cause=f"the rendezvous is at {self._address_text}",
+                cause=f"the rendezvous is {self._place}",
             )
         values = [mine, *(result[rank] for rank in self._others)]
         for rank in self._others:
@@ -125,21 +148,21 @@ class TcpRendezvous:
         return values
 
     def send_to_rank_0(self, about: str, mine: Value) -> None:
-        """See Rendezvous."""
+        """Send `mine` to rank 0 without waiting; a value that cannot be sent is dropped."""
         self._connections.send(0, {"about": about, "value": mine})
 
     def collect(self, about: str, deadline_s: float) -> dict[int, Value]:
-        """See Rendezvous."""
+        """Return, as rank 0, the values that arrived from others within `deadline_s` seconds, by rank."""
         return self._take(about, deadline_s, strict=False)
 
     def abandon(self, message: str, code: int) -> None:
-        """See Rendezvous."""
+        """Inform all others that this process gives up, with the reason."""
         words = {"abandoned": self._participants.rank, "message": message, "code": code}
         for rank in self._others:
             self._connections.send(rank, words)
 
     def close(self) -> None:
-        """See Rendezvous."""
+        """Leave, and close the connections."""
         self._connections.close()
 
     def _take(self, about: str, deadline_s: float, *, strict: bool) -> dict[int, Value]:
@@ -170,7 +193,7 @@ class TcpRendezvous:
     def _raise_broken(self, rank: int, message: Value | None) -> None:
         process = self._participants.name(rank)
         if message is None:
-            raise RendezvousError(f"{process} is gone: its connection to {self._address_text} broke")
+            raise RendezvousError(f"{process} is gone: its connection {self._place} broke")
         error = _abandoned(process, message)
         for other in self._others:
             if other != rank:
@@ -183,12 +206,10 @@ class TcpRendezvous:
         self._connections.begin_round()
         arrived = self._connections.next(time.monotonic() + deadline_s + SLACK_S)
         if arrived is None:
-            raise RendezvousError(
-                f"timed out after {deadline_s:g} s waiting for {first} at {self._address_text} ({about})"
-            )
+            raise RendezvousError(f"timed out after {deadline_s:g} s waiting for {first} {self._place} ({about})")
         answer = arrived[1]
         if answer is None:
-            raise AbandonedError(first, f"its connection at {self._address_text} broke", FAILED_CODE)
+            raise AbandonedError(first, f"its connection {self._place} broke", FAILED_CODE)
         if "abandoned" in answer:
             rank = answer["abandoned"]
             raise _abandoned(self._participants.name(rank) if isinstance(rank, int) else "a process", answer)
@@ -204,32 +225,48 @@ def _abandoned(process: str, message: Value) -> AbandonedError:
     return AbandonedError(process, str(message.get("message")), code if isinstance(code, int) else FAILED_CODE)
 
 
-def _unexpected(address_text: str) -> RendezvousError:
-    return RendezvousError(f"rank 0 at {address_text} sent something that this version of fleet does not expect")
+def _unexpected(place: str) -> RendezvousError:
+    return RendezvousError(f"rank 0 {place} sent something that this version of fleet does not expect")
 
 
 # --- coming together ------------------------------------------------------------------------------------------------
 
 
-def join_tcp(host: str, port: int, participants: Participants, secret: str, deadline_s: float) -> TcpRendezvous:
+def join_tcp(
+    host: str,
+    port: int,
+    participants: Participants,
+    secret: str,
+    deadline_s: float,
+    *,
+    place: str = "",
+    announce: Callable[[int], object] = lambda _: None,
+    connect_s: float | None = None,
+) -> TcpRendezvous:
     """Join the rendezvous at rank 0's address.
 
     Args:
         host: Name or address of rank 0.
-        port: Port of rank 0; rank 0 listens on all its addresses.
+        port: Port of rank 0, which listens on all its addresses; 0: a free one.
         participants: The expected processes.
         secret: Secret that only these processes know.
         deadline_s: Longest time until all have joined, in seconds.
+        place: Where the rendezvous is, for messages; empty: at this address.
+        announce: Called by rank 0 with its port.
+        connect_s: Longest time to connect to rank 0, in seconds; None: until all have joined.
 
     Raises:
+        UnansweredError: No process at the address knows the secret.
         RendezvousError: Not all joined in time, or one did not know the secret.
     """
+    place = place or f"at {host}:{port}"
     credentials = Credentials(_NAME, secret.encode(), str(participants.rank))
     connections = _Connections()
     try:
         if participants.rank == 0:
-            return _Server(f"{host}:{port}", participants, credentials, connections).wait(port, deadline_s)
-        return _join((host, port), participants, credentials, connections, deadline_s)
+            return _Server(place, participants, credentials, connections).wait(port, deadline_s, announce)
+        _connect((host, port), participants.name(0), credentials, connections, connect_s or deadline_s)
+        return _join(place, participants, credentials, connections, deadline_s)
     except BaseException:
         connections.close()
         raise
@@ -243,23 +280,23 @@ class _Server:
     """Rank 0 while the other processes join.
 
     Args:
-        address_text: Address for messages.
+        place: Where rank 0 is, for messages: ``at HOST:PORT``.
         participants: The expected processes.
         credentials: Of the rendezvous.
         connections: Takes those of the processes that joined.
     """
 
     def __init__(
-        self, address_text: str, participants: Participants, credentials: Credentials, connections: _Connections
+        self, place: str, participants: Participants, credentials: Credentials, connections: _Connections
     ) -> None:
-        self._address_text = address_text
+        self._place = place
         self._participants = participants
         self._credentials = credentials
         self._connections = connections
         self._joined = connections.streams
         self._refused: set[str] = set()  # addresses
 
-    def wait(self, port: int, deadline_s: float) -> TcpRendezvous:
+    def wait(self, port: int, deadline_s: float, announce: Callable[[int], object]) -> TcpRendezvous:
         """Wait for all processes; return the rendezvous."""
         participants, connections = self._participants, self._connections
         try:
@@ -271,6 +308,7 @@ class _Server:
                 hint="choose another port: --rendezvous tcp://HOST:PORT",
             ) from error
         with listening:
+            announce(listening.getsockname()[1])
             listening.setblocking(False)
             listener = StreamListener(
                 connections.loop,
@@ -289,16 +327,14 @@ class _Server:
         drawn = secrets.token_hex(NONCE_BYTES)
         for rank in self._joined:
             if not connections.send(rank, {"size": participants.size, "drawn": drawn}):
-                raise RendezvousError(
-                    f"{participants.name(rank)} is gone: its connection to {self._address_text} broke"
-                )
-        return TcpRendezvous(participants, self._address_text, connections, _job_secret(self._credentials, drawn))
+                raise RendezvousError(f"{participants.name(rank)} is gone: its connection {self._place} broke")
+        return TcpRendezvous(participants, self._place, connections, _job_secret(self._credentials, drawn))
 
     def _arrived(self, listener: StreamListener, stream: MessageStream) -> None:
         rank = int(stream.peer) if re.fullmatch(r"[0-9]{1,9}", stream.peer) else -1
         if not 0 < rank < self._participants.size or rank in self._joined:
             raise RendezvousError(
-                f"a process joined at {self._address_text} as rank {stream.peer}, but "
+                f"a process joined {self._place} as rank {stream.peer}, but "
                 + ("this rank exists already" if rank in self._joined else f"{self._participants.size} are expected"),
                 hint="start all of them with the same options, each with its own --rank",
             )
@@ -314,8 +350,8 @@ class _Server:
             [rank for rank in range(1, self._participants.size) if rank not in self._joined]
         )
         error = RendezvousError(
-            f"timed out after {waited_s:g} s waiting for {missing} at {self._address_text}: it has not started, "
-            "or cannot connect",
+            f"timed out after {waited_s:g} s waiting for {missing} {self._place}: it has not started, "
+            f"{'uses another directory, ' if self._place.startswith('in ') else ''}or cannot connect",
             cause=self._without_secret(),
         )
         for rank in self._joined:
@@ -331,22 +367,16 @@ class _Server:
 
 
 def _join(
-    address: tuple[str, int],
-    participants: Participants,
-    credentials: Credentials,
-    connections: _Connections,
-    wait_s: float,
+    place: str, participants: Participants, credentials: Credentials, connections: _Connections, wait_s: float
 ) -> TcpRendezvous:
-    address_text = f"{address[0]}:{address[1]}"
-    _connect(address, participants.name(0), credentials, connections, wait_s)
-    welcome = TcpRendezvous(participants, address_text, connections, "").receive("start", wait_s)
+    welcome = TcpRendezvous(participants, place, connections, "").receive("start", wait_s)
     size, drawn = welcome.get("size"), welcome.get("drawn")
     if not isinstance(size, int) or not isinstance(drawn, str) or not _HEXADECIMAL.fullmatch(drawn):
-        raise _unexpected(address_text)
+        raise _unexpected(place)
     if participants.size not in (0, size):
         raise other_size(participants, size)
     whole = Participants(participants.rank, size, participants.nodes)
-    return TcpRendezvous(whole, address_text, connections, _job_secret(credentials, drawn))
+    return TcpRendezvous(whole, place, connections, _job_secret(credentials, drawn))
 
 
 def _connect(
@@ -371,7 +401,7 @@ def _connect(
             if refusal is None:
                 return
             if isinstance(refusal, LinkError):
-                raise RendezvousError(
+                raise UnansweredError(
                     f"the process at {address_text} does not know the secret of the rendezvous",
                     cause=str(refusal),
                     hint=f"use the same {SECRET_VARIABLE} for all processes, and a port that nothing else uses",
@@ -382,12 +412,12 @@ def _connect(
         time.sleep(_RETRY_S)
     timeout = f"timed out after {wait_s:g} s waiting for {first} at {address_text}"
     if closed:
-        raise RendezvousError(
+        raise UnansweredError(
             f"{timeout}: it does not answer",
             cause=f"{closed} connection{'s were' if closed > 1 else ' was'} closed before an answer came: "
             "another program uses this port, or too many unauthenticated connections keep rank 0 busy",
         )
-    raise RendezvousError(f"{timeout}: it has not started, or cannot be reached", cause=reason)
+    raise UnansweredError(f"{timeout}: it has not started, or cannot be reached", cause=reason)
 
 
 def _prove(

@@ -45,8 +45,8 @@ from train.agent.protocol.records import GRACE_S, Policy
 from train.errors import KerasError, RendezvousError
 from train.lint.linter import job_tf_config
 from train.rendezvous.address import LOOPBACK, address_of_node
-from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Rendezvous, Value
-from train.rendezvous.tcp import SECRET_VARIABLE
+from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Value
+from train.rendezvous.tcp import SECRET_VARIABLE, TcpRendezvous
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
 from train.script.source import check_script, imports
 
@@ -182,11 +182,10 @@ def _claim_rank(launch: Launch) -> Iterator[bool]:
 @contextlib.contextmanager
 def _open_rendezvous(
     request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]
-) -> Iterator[Rendezvous]:
+) -> Iterator[TcpRendezvous]:
     """Open the rendezvous with all other processes."""
     nodes = launch.nodes if launch.node(0) or not launch.size else ()
     participants = Participants(launch.rank, launch.size, nodes)
-    rendezvous: Rendezvous
     if request.rendezvous.startswith("tcp://"):
         from train.rendezvous.tcp import join_tcp, parse_address
 
@@ -203,7 +202,7 @@ def _open_rendezvous(
         directory = script.directory / (
             Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
         )
-        rendezvous = join_directory(directory, participants, request.wait_s)
+        rendezvous = join_directory(directory, participants, request.wait_s, request.address)
     try:
         yield rendezvous
     finally:
@@ -243,7 +242,7 @@ class _Process:
     request: AgentRequest
     launch: Launch
     script: _Script
-    rendezvous: Rendezvous
+    rendezvous: TcpRendezvous
     sink: Sink
     environ: Mapping[str, str]
 

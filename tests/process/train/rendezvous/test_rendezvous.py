@@ -16,8 +16,9 @@ import pytest
 from tests.program import wait_for
 from train.errors import RendezvousError
 from train.rendezvous.address import address_of_node
-from train.rendezvous.contract import AbandonedError, Participants, Rendezvous
+from train.rendezvous.contract import AbandonedError, Participants
 from train.rendezvous.directory import join_directory
+from train.rendezvous.tcp import TcpRendezvous as Rendezvous
 from train.rendezvous.tcp import join_tcp, parse_address
 
 Join = Callable[..., Rendezvous]
@@ -31,7 +32,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the extra waiting times."""
     for module in ("directory", "tcp"):
         monkeypatch.setattr(f"train.rendezvous.{module}.SLACK_S", 0.3)
-    monkeypatch.setattr("train.rendezvous.directory.DEPARTURE_S", 0.5)
 
 
 @pytest.fixture(params=["directory", "tcp"])
@@ -125,6 +125,12 @@ def test_a_missing_rank_0_is_reported(join: Join) -> None:
         join(1, 3, 0.3)
 
 
+def test_a_duplicate_rank_is_rejected(join: Join) -> None:
+    first, *_ = together(lambda: join(0, 3), lambda: join(1, 3, 2.0), lambda: join(1, 3, 2.0))
+    with pytest.raises(RendezvousError, match=r"as rank 1, but this rank exists already"):
+        first.result()
+
+
 def test_a_silent_process_is_named(join: Join) -> None:
     with all_joined(join) as members:
         first, second = together(
@@ -162,38 +168,37 @@ def test_values_given_to_rank_0_do_not_block(join: Join) -> None:
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_files_of_an_earlier_rendezvous_are_ignored(tmp_path: Path) -> None:
+def test_the_call_of_an_earlier_rendezvous_is_ignored(tmp_path: Path, port: int) -> None:
     directory = tmp_path / "rendezvous"
-    old = directory / "run-0011223344556677"
-    old.mkdir(parents=True)
-    directory.chmod(0o700)
-    (old / "secret").write_text("old")
-    (old / "hello-1").write_text('{"old": true}')
-    (old / "abandoned-1").write_text('{"message": "old", "code": 1}')
-    (directory / "call").write_text(json.dumps({"call": "0011223344556677", "size": 2, "ranks": {"1": "aa"}}))
-    (directory / "rank-1").write_text(json.dumps({"nonce": "aa", "call": "0011223344556677"}))
+    directory.mkdir(mode=0o700)
+    (directory / "call").write_text(json.dumps({"secret": "old", "port": port, "addresses": ["127.0.0.1"]}))
 
     def meet(rank: int) -> Rendezvous:
         return join_directory(directory, Participants(rank, 2), 10)
 
-    with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for rank 1"):
-        join_directory(directory, Participants(0, 2), 0.3)
-    first, second = together(lambda: meet(0), lambda: meet(1))
+    with pytest.raises(RendezvousError, match=r"timed out after 0\.3 s waiting for rank 0"):
+        join_directory(directory, Participants(1, 2), 0.3)
+    second, first = together(lambda: meet(1), lambda: meet(0))
     values = together(*(lambda future=future: future.result().gather("hello", {}, 10) for future in (first, second)))
     assert [value.result() for value in values] == 2 * [[{}, {}]]
-    assert first.result().secret == second.result().secret != "old"
+    assert first.result().secret == second.result().secret
     second.result().close()
     first.result().close()
-    assert [path.name for path in directory.iterdir()] == [old.name]
+    assert not directory.exists()
 
 
 def test_only_the_owner_can_read_the_secret(tmp_path: Path) -> None:
-    member = join_directory(tmp_path / "m", Participants(0, 1), 1)
-    [secret] = (tmp_path / "m").glob("run-*/secret")
-    assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
-    assert secret.stat().st_mode & 0o777 == 0o600
-    assert secret.read_text() == member.secret
-    member.close()
+    def look() -> None:
+        call = tmp_path / "m" / "call"
+        wait_for("the call of rank 0", call.exists)
+        assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
+        assert call.stat().st_mode & 0o777 == 0o600
+
+    first, seen = together(lambda: join_directory(tmp_path / "m", Participants(0, 2), 2.0), look)
+    seen.result()
+    with pytest.raises(RendezvousError, match=r"timed out after 2 s waiting for rank 1 in "):
+        first.result()
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_directory_readable_by_others_is_rejected(tmp_path: Path) -> None:
@@ -215,21 +220,6 @@ def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match="cannot be used for the rendezvous") as refusal:
         join_directory(tmp_path / "missing" / "m", Participants(0, 1), 1)
     assert "No such file" in refusal.value.cause
-
-
-def test_a_duplicate_rank_is_rejected(tmp_path: Path) -> None:
-    def meet() -> Rendezvous:
-        return join_directory(tmp_path / "m", Participants(1, 2), 3)
-
-    def after_the_first() -> Rendezvous:
-        wait_for("the first one", (tmp_path / "m" / "rank-1").exists)
-        return meet()
-
-    first, second = together(meet, after_the_first)
-    with pytest.raises(RendezvousError, match=r"another process in .* has the same rank: rank 1"):
-        first.result()
-    with pytest.raises(RendezvousError, match="timed out after 3 s waiting for rank 0"):
-        second.result()
 
 
 # --- at an address --------------------------------------------------------------------------------------------------
