@@ -73,10 +73,10 @@ def _call(directory: Path, participants: Participants, deadline_s: float, addres
 def _find_addresses(participants: Participants) -> list[str]:
     """Return the addresses at which the other processes may reach this one, the most likely one first."""
     nodes = participants.nodes
-    found = [address_of_node(nodes[0], nodes) if nodes else "", host_address("")]
+    result = [address_of_node(nodes[0], nodes) if nodes else "", host_address("")]
     with contextlib.suppress(OSError):
-        found += [str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    return [*dict.fromkeys(filter(None, [*found, LOOPBACK]))]
+        result += [str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    return [*dict.fromkeys(filter(None, [*result, LOOPBACK]))]
 
 
 def _answer(directory: Path, participants: Participants, deadline_s: float, _: str) -> TcpRendezvous:
