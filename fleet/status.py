@@ -49,7 +49,6 @@ class HostStatus:
         disk_free: Free bytes of the disk that holds the fleet's files.
         disk_total: Size of that disk in bytes.
         jobs_size: Bytes that jobs use on that disk.
-        warm_bytes: Memory of the process from which tasks are forked, without what tasks share; 0: there is none.
         stopped: Whether its instance is stopped, and its disk is kept.
         maintenance: Start and end of planned maintenance that stops it, in seconds since the epoch, 0: unknown;
             empty: none is known, or no job runs on it.
@@ -66,7 +65,6 @@ class HostStatus:
     disk_free: int = -1
     disk_total: int = -1
     jobs_size: int = -1
-    warm_bytes: int = 0
     stopped: bool = False
     maintenance: tuple[float, ...] = ()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleet.jobs.reporting.repetition import Capsule
     from fleet.reports.capsule import Manifest
 
-_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after", "--verbose")
+_ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after")
 
 
 REPEATED = "fleet.repeated"

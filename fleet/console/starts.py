@@ -1,4 +1,4 @@
-"""Notes about how tasks were started: as new processes, or as forks of a warm process."""
+"""Notes about how tasks were started with `--warm`: as new processes, or as forks."""
 
 from __future__ import annotations
 
@@ -33,4 +33,8 @@ class StartSink:
 def describe_start(state: TaskState) -> str:
     """Return how a task was started; its state has the reason for a new process."""
     name = name_task(state.task, state.slot)
-    return f"{name} is a new process: {state.cold}" if state.cold else f"{name} was forked from a warm process"
+    return (
+        f"{name} is a new process: {state.cold}"
+        if state.cold
+        else f"{name} was forked from a process with its imports"
+    )

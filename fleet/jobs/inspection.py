@@ -240,7 +240,6 @@ def _host_status(
         cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
         memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
-        warm_bytes=max((reports[slot].warm_bytes for slot in slots if slot in reports), default=0),
         maintenance=next((tuple(report.maintenance) for report in alive if report.maintenance), ()),
     )
 

@@ -156,10 +156,16 @@ class FaultHost:
 
 
 def _is_for_later(process: psutil.Process) -> bool:
+    """Return whether tasks are forked from a process; a task shows the same command."""
     try:
-        return any("(fleet: imported" in word for word in process.cmdline())
+        parent = process.parent()
+        return _has_imports(process) and not (parent is not None and _has_imports(parent))
     except psutil.NoSuchProcess:
         return True
+
+
+def _has_imports(process: psutil.Process) -> bool:
+    return any(word.endswith("/hook/warm.py") for word in process.cmdline())
 
 
 @dataclass

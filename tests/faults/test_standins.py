@@ -332,7 +332,7 @@ CASES: dict[str, Case] = {
 def play(case: Case, fleet: FaultFleet, *, gate: bool, warm: bool) -> None:
     if gate:
         fleet.cut(1, 2)
-    script, options = (IMPORT + SCRIPT, NONE) if warm else (SCRIPT, ("--cold",))
+    script, options = (IMPORT + SCRIPT, ("--warm",)) if warm else (SCRIPT, NONE)
     job = fleet.train(script, *LINK, *case.policy, *options, arguments=[str(case.steps), *case.words])
     if case.at:
         job.wait_for_log(0, f"say saved {case.at}")

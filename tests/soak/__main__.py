@@ -14,7 +14,7 @@ import pytest
 from tests.cloud import spending
 from tests.cloud.histories import play_histories
 from tests.program import set_default_signals
-from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow, warm
+from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow
 
 _EMULATED = {
     "cloud": cloud.Campaign(
@@ -79,7 +79,6 @@ def main() -> int:
         "standins": ("every kind of fault on a fleet of three, with stand-in tasks, warm and cold", standins.run),
         "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
         "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
-        "warm": ("200 scripts, each as a new process and as a fork of the warm process", warm.run),
     }
     for name, (help_text, _) in rounds.items():
         repeated = campaigns.add_parser(name, help=help_text, description="Play all cases in random orders.")

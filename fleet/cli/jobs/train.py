@@ -100,7 +100,7 @@ class TrainRequest(ProgramRequest):
     replication: records.Replication = field(default_factory=records.Replication)
     link_timeout_s: float = records.LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
-    warm: bool = True  # tasks may be forked from a process that has imported their first modules
+    warm: bool = False  # tasks may be forked from a process that has imported their first modules
 
 
 @dataclass(frozen=True)
@@ -537,12 +537,7 @@ def train(
     ] = "",
     warm: Annotated[
         bool,
-        option(
-            "--warm/--cold", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md.", rare=True
-        ),
-    ] = True,
-    verbose: Annotated[
-        bool, option("--verbose", "Report for each task if it was forked, and if not, why.", short="-v", rare=True)
+        option("--warm", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md.", rare=True),
     ] = False,
     grace_s: options.Grace = Duration(GRACE_S),
     from_capsule: Annotated[
@@ -725,6 +720,6 @@ def train(
         if repeated:
             command = (*filter(None, (Path(made.script).name, made.module)), *made.command, *made.arguments)
             confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
-        run(made, services, StartSink(sink) if verbose else sink)
+        run(made, services, StartSink(sink) if warm else sink)
 
     run_command(fleet, output, start, raw=raw)

@@ -51,12 +51,14 @@ from train.agent.files.disk import (
     free_space,
     list_names,
     make_directory,
+    read_json,
     readable_size,
     remove_file,
     remove_tree,
     write_atomic,
 )
 from train.agent.files.mounts import read_mounts
+from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import boot_id, descendants, is_marked, list_processes, read_stat
 
 MANIFEST = "manifest"
@@ -224,6 +226,9 @@ class TaskWatch:
     def _pids(self) -> Set[int]:
         table = list_processes()
         pids = descendants(self._supervisor, table) - {os.getpid()}
+        recorded = read_json(TaskPaths(self._mark_directory).processes) or {}
+        leader = (recorded.get("task") or [-1])[0]  # a forked task has another parent
+        pids |= {pid for pid, process in table.items() if process.group == leader}
         strangers = {}
         for pid, process in table.items():
             if pid not in pids and pid not in (os.getpid(), self._supervisor):

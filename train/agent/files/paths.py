@@ -8,7 +8,7 @@ ROOT/                       one fleet's files on this host, readable only by the
     probe.json              cached probes of interpreters and GPUs
     boot                    program that the startup script of an instance runs after a restart
     hook/                   code that a task's interpreter runs first
-    warm/                   socket and ID of the process from which tasks are forked
+    warm/                   socket of the process from which tasks are forked
     venvs/HASH/             a virtual environment, named by what is installed in it
         bin/python          its interpreter
         requirements.txt    requirements for pip

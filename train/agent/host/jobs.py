@@ -12,7 +12,6 @@ from train.agent.files.disk import list_names, read_text, size_of
 from train.agent.files.journal import last_attempt, last_progress, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
-from train.agent.host.warm_process import warm_memory
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
@@ -116,11 +115,10 @@ def report_jobs(channel: Channel, host: HostPaths, request: records.Inspect) -> 
         ClientGoneError: the client disconnected.
     """
     tasks = sorted(newest_tasks(host, _ALL), key=_order)
-    warm_bytes = warm_memory(host.warm)
     for paths in tasks[: max(0, request.limit)]:
         report = report_task(paths)
         if report is not None:
-            channel.send(report._replace(warm_bytes=warm_bytes))
+            channel.send(report)
     return records.End()
 
 

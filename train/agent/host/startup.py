@@ -52,7 +52,6 @@ class Hook(NamedTuple):
     directory: str
     holds_task: bool  # it holds the task; else the task is held before its exec
     for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
-    variables: Mapping[str, str] = {}  # never changed; further ones that it reads and removes
     obstacle: str = ""  # why it does not hold the task
 
 
@@ -119,7 +118,7 @@ def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, li
     """
     had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
     value = f"{0 if hook.for_children else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
-    return {**env, **hook.variables, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
+    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
 
 
 def _with_directory(directory: str, env: Mapping[str, str]) -> str:

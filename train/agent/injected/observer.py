@@ -61,6 +61,11 @@ class Reporter:
         stat = os.fstat(self._pipe)
         return stat.st_dev, stat.st_ino
 
+    def attach(self, pipe: int) -> None:
+        """Report from this process, which was forked, into a pipe."""
+        self._pipe, self._pid = pipe, os.getpid()
+        self._identity = self._identify()
+
     def begin(self, activity: str) -> None:
         """Report that an activity begins; it is reported until it ends, or until another one begins in it."""
         self._stack.append(activity)
@@ -264,6 +269,10 @@ class Observer:
             "keras.src.utils.file_utils": self._patch_download,
             "tf_keras.src.utils.data_utils": self._patch_download,
         }
+
+    def attach(self, pipe: int) -> None:
+        """Report from this process, which was forked, into a pipe."""
+        self._reporter.attach(pipe)
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         """Return the spec of a module that is observed, as the other finders return it, with a wrapped loader."""

@@ -7,6 +7,10 @@ An error of that import goes to the site module, as without this module.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing is not imported before the script
+if TYPE_CHECKING:
+    from typing import Any
+
 _OBSERVED = ("tensorflow", "keras", "tf_keras", "jax", "torch")  # modules whose import takes seconds
 
 
@@ -14,7 +18,7 @@ class _ObserverFinder:
     """Load the observer when the script first imports a large module."""
 
     def __init__(self, here: str, line: int) -> None:
-        self.path = here + "/observer.py"
+        self.here = here
         self.line = line
 
     def find_spec(self, name: str, path: "object" = None, target: "object" = None) -> "object":
@@ -23,10 +27,8 @@ class _ObserverFinder:
             return None
         at = finders.index(self)
         try:
-            space = {"__name__": "fleet_observer"}
-            with open(self.path) as file:
-                exec(compile(file.read(), "<frozen fleet>", "exec"), space)  # noqa: S102
-            observer = space["Observer"](space["Reporter"](self.line), _OBSERVED)  # type: ignore[operator]
+            module = _load(self.here, "observer")
+            observer = module.Observer(module.Reporter(self.line), _OBSERVED)
         except Exception:  # noqa: BLE001 - the script runs without it
             del finders[at]
             return None
@@ -68,17 +70,28 @@ def _dump_stacks_on(number: int, line: int) -> None:
 def _execute(here: str, variable: str, name: str) -> None:
     """Execute the module `name` of the directory `here` if the variable is set."""
     if os.environ.get(variable):
-        _run(here, name, {})
+        try:
+            _load(here, name)
+        except Exception as error:  # noqa: BLE001 - the script runs all the same
+            os.write(2, ("fleet: the script runs without %s: %r\n" % (name, error)).encode())
 
 
-def _run(here: str, name: str, given: "dict[str, object]") -> None:
-    """Execute the module `name` of the directory `here` with global names."""
-    try:
-        with open(here + "/" + name + ".py") as file:
-            source = file.read()
-        exec(compile(source, "fleet " + name, "exec"), {"__name__": "fleet_" + name, **given})  # noqa: S102
-    except Exception as error:  # noqa: BLE001 - the script runs all the same
-        os.write(2, ("fleet: the script runs without %s: %r\n" % (name, error)).encode())
+def _load(here: str, name: str) -> "Any":
+    """Return the module `name` of the directory `here`, which is not added to the imported modules."""
+    from importlib.machinery import SourceFileLoader
+
+    class Loader(SourceFileLoader):
+        """Load a source file without a cache, under a name that shows in tracebacks."""
+
+        def path_stats(self, path: "Any") -> "Any":  # noqa: ARG002
+            raise OSError
+
+        def source_to_code(self, data: "Any", path: "Any", **_: "Any") -> "Any":  # type: ignore[override] # noqa: ARG002
+            return compile(data, "<frozen fleet>", "exec")
+
+    module = type(sys)("fleet_" + name)
+    Loader(module.__name__, here + "/" + name + ".py").exec_module(module)
+    return module
 
 
 def _hold(gate: int, line: int) -> None:
@@ -100,17 +113,16 @@ def _hold(gate: int, line: int) -> None:
         os._exit(125)
 
 
-def _begin() -> "tuple[str, dict[str, object]]":
-    """Hold the task; return what `_run` needs to import the script's first modules before it, or nothing."""
+def _begin() -> None:
+    """Hold the task."""
     here = __file__.rpartition("/")[0]
     text = os.environ.pop("FLEET_HOOK", "")
-    warm = os.environ.pop("FLEET_WARM", "")
     if text == "prove":
         os.environ["FLEET_HOOK"] = "proven"
     given = text.split(":", 5)
     if len(given) < 6:
         _remove_directory(here, False)
-        return "", {}
+        return
     pid, gate, line, number = (int(value) for value in given[:4])
     had, path = given[4:]
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -123,29 +135,20 @@ def _begin() -> "tuple[str, dict[str, object]]":
         try:
             os.set_inheritable(line, False)
         except OSError:  # the parent process has closed it
-            return "", {}
+            return
         _dump_stacks_on(number, line)
         sys.meta_path.insert(0, _ObserverFinder(here, line))  # type: ignore[arg-type]
         _execute(here, "FLEET_ADAPT", "adaptations")
         if pid:
             _hold(gate, line)
-            if warm:
-                return here, {"TEXT": warm, "LINE": line, "HOOK": "%s:%d" % (here, number)}
-    return "", {}
 
 
-def _import_next(here: str, given: "dict[str, object]") -> None:
-    """Import the sitecustomize that would have been found without this one, then the script's first modules."""
+def _import_next() -> None:
+    """Import the sitecustomize that would have been found without this one."""
     sys.modules.pop("sitecustomize", None)
-    try:
-        __import__("sitecustomize")
-    except ImportError:  # there is none, or the site module reports why
-        if here:
-            _run(here, "warm", given)
-        raise
-    if here:
-        _run(here, "warm", given)
+    __import__("sitecustomize")  # an ImportError goes to the site module, which reports why
 
 
 if __name__ == "sitecustomize":
-    _import_next(*_begin())
+    _begin()
+    _import_next()

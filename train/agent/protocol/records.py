@@ -702,7 +702,6 @@ class JobReport(NamedTuple):
     joinable: List[str] = []  # noqa: RUF012 - never changed; as in Commit
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
     queued_after: str = ""  # the job that it waits for; empty: it does not wait
-    warm_bytes: int = 0  # memory of the process of the host from which tasks are forked, without what tasks share
     maintenance: List[float] = []  # noqa: RUF012 - never changed; start and end of planned maintenance of the host
 
 

@@ -7,11 +7,11 @@ import time
 from train.agent.files.disk import remove_scratch, remove_tree
 from train.agent.files.paths import HostPaths
 from train.agent.host.jobs import newest_tasks
-from train.agent.host.warm_process import end_warm
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal, Release, Released, Stop
 from train.agent.requests.stop import stop
+from train.agent.supervisor.warm import end_server
 
 SHARED_DIRECTORY = ".fleet"  # of all fleets on a host; removed with the last of them
 _JOBS = 10_000
@@ -31,7 +31,7 @@ def release_host(channel: Channel, host: HostPaths, request: Release) -> Release
         job, task = os.path.split(paths.directory)
         running |= stop(channel, host, Stop(os.path.basename(job), task, request.grace_s)).running
         remove_scratch(paths.scratch)
-    end_warm(host.warm)
+    end_server(host.warm)
     _remove(host.root)
     shared = os.path.dirname(host.root)
     if os.path.basename(shared) == SHARED_DIRECTORY:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.files.journal import Journal
@@ -19,7 +19,7 @@ from train.agent.gang.readiness import Facts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import Stat, identify, read_descendants
+from train.agent.host.processes import Stat, identify, read_descendants, read_stat
 from train.agent.host.spawn import spawn
 from train.agent.host.startup import Hook, Proof, hook_for
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
@@ -41,8 +41,7 @@ from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 from train.agent.supervisor.unannounced import Unannounced
-from train.agent.warm.client import WarmTask, prepare_directory, read_process, start_warm
-from train.agent.warm.plan import VARIABLE, Plan, make_plan, read_program
+from train.agent.supervisor.warm import Program, WarmTask, fork_task, make_key, read_program, start_server
 
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output
@@ -81,20 +80,17 @@ class Start(NamedTuple):
         return checkpoint_directory(self.paths, self.commit.replication.directory)
 
 
-def plan_start(start: Start, env: Dict[str, str], hook: Optional[Hook]) -> Plan:
-    """Return how a task starts: from a warm process, or why not."""
-    commit = start.commit
-    if hook is None:
-        return Plan(obstacle="the host has no Python that imports sitecustomize")
-    if not hook.holds_task:
-        return Plan(obstacle=hook.obstacle)
-    if start.host.shared:
-        return Plan(obstacle="the host runs several tasks")
-    if commit.secret_env:
-        return Plan(obstacle="the job has secrets")
-    program = read_program(commit.command, start.paths.source)
-    process = read_process(commit.command[0])
-    return make_plan(commit.command, env, program, process, root=start.host.warm, task=start.paths.directory)
+def plan_start(start: Start, command: Sequence[str], hook: Optional[Hook]) -> Program:
+    """Return what a task imports in the process from which it is forked, or why it is a new process."""
+    obstacles = {
+        "the host has no Python that imports sitecustomize": hook is None,
+        hook.obstacle if hook is not None else "": hook is not None and not hook.holds_task,
+        "the host runs several tasks": bool(start.host.shared),
+        "the host has GPUs": bool(start.facts.gpus),
+        "the job has secrets": bool(start.commit.secret_env),
+    }
+    obstacle = next((text for text, is_true in obstacles.items() if is_true), "")
+    return Program(obstacle=obstacle) if obstacle else read_program(command, start.paths.source)
 
 
 class Attempt:
@@ -166,7 +162,6 @@ class Attempt:
         self._sampled_progress: Optional[records.Progress] = None
         self._recorded_count = 0
         self._failure = NO_REASON
-        self._plan = Plan()
         self._cold: Optional[str] = None
         self._stopping = False
         self._scratch = ""
@@ -217,7 +212,7 @@ class Attempt:
         command = expand_placeholders(commit.command, action.members, action.task, self.number)
         hook = hook_for(command, env, self._start.session, self._start.proof)
         if not self._start_warm(command, env, hook):
-            self.task.start(command, env, paths.source, self._start.umask, self._with_plan(hook))
+            self.task.start(command, env, paths.source, self._start.umask, hook)
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
@@ -232,28 +227,24 @@ class Attempt:
         return self._scratch
 
     def _start_warm(self, command: List[str], env: Dict[str, str], hook: Optional[Hook]) -> bool:
-        """Fork the process from the warm one, held at its gate; return False if it must be started."""
-        start = self._start._replace(commit=self._commit._replace(command=command))
+        """Fork the process, held at its gate; return False if it must be started."""
         if not self._commit.warm:
             return False
-        self._plan = plan_start(start, env, hook)
-        task: Union[WarmTask, str] = self._plan.obstacle
-        if self._plan.key and hook is not None:
-            task = start_warm(start.host.warm, self._plan, command, env, start.paths.source, start.umask)
-            if isinstance(task, WarmTask):
-                self.task.adopt(task, hook)
-        self._cold = task if isinstance(task, str) else ""
-        return not self._cold
-
-    def _with_plan(self, hook: Optional[Hook]) -> Optional[Hook]:
-        """Return a hook that leaves a warm process for the next task."""
-        if hook is None or not self._plan.key:
-            return hook
-        try:
-            prepare_directory(self._start.host.warm)
-        except OSError:  # a full disk
-            return hook
-        return hook._replace(variables={VARIABLE: self._plan.text})
+        paths, root = self._start.paths, self._start.host.warm
+        program = plan_start(self._start, command, hook)
+        self._cold = program.obstacle
+        if hook is None or program.obstacle:
+            return False
+        key = make_key(command[0], program.modules, env, paths.directory)
+        names = {"directory": paths.source, "first_path": program.first_path}
+        task = fork_task(root, key, command, env, **names, umask=self._start.umask)
+        if isinstance(task, WarmTask):
+            self.task.adopt(task, hook)
+            return True
+        self._cold = task
+        with contextlib.suppress(OSError):
+            start_server(root, key, command, env, program=program, hook=hook)
+        return False
 
     def _read_progress(self, workers: int) -> None:
         self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
@@ -525,9 +516,10 @@ class Attempt:
 
     def _read_processes(self) -> Dict[int, Stat]:
         """Return the processes of the task."""
+        if self.task.forked is not None:  # it is not our child
+            itself = read_stat(self.task.pid)
+            return {**read_descendants(self.task.pid), **({self.task.pid: itself} if itself is not None else {})}
         stats = read_descendants(os.getpid())
-        if self.task.keeper is not None:  # the task is not our child
-            stats.update(read_descendants(self.task.keeper.keeper))
         return {pid: stat for pid, stat in stats.items() if self.task.owns(pid)}
 
     def _start_gpu_meter(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from typing import AbstractSet, Callable, Dict, List, Optional, Sequence, Set
 
@@ -28,7 +29,7 @@ from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason
 from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
-from train.agent.warm.client import WarmTask, receive_exit
+from train.agent.supervisor.warm import WarmTask, receive_exit
 
 # Descendants of a task may write for this time after the task itself has ended.
 LINGER_S = 2.0
@@ -53,7 +54,7 @@ class TaskProcess:
     Args:
         loop: Event loop that serves it.
         directory: Of the task.
-        warm: Directory of the warm processes, which do not belong to the task.
+        warm: Directory of the process from which tasks are forked, which does not belong to the task.
         on_output: Called with its output as it comes.
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
@@ -63,7 +64,7 @@ class TaskProcess:
     Attributes:
         excluded: Child processes of this process that are not part of the task.
         output: Read end of the output pipe; negative after its end.
-        keeper: Of a task that was forked from the warm process, and is not our child; None: it is.
+        forked: A task that was forked from another process, and is not our child; None: it is.
         reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
             is called.
     """
@@ -102,7 +103,7 @@ class TaskProcess:
         self._reap_attempts = 0
         self._kill_at = 0.0
         self.pid = 0
-        self.keeper: Optional[WarmTask] = None
+        self.forked: Optional[WarmTask] = None
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
@@ -121,16 +122,19 @@ class TaskProcess:
         self._take(spawn(command, env, directory, umask=umask, gated=True, hook=hook), hook)
 
     def adopt(self, task: WarmTask, hook: Hook) -> None:
-        """Take over a task that was forked from the warm process and comes to its gate."""
-        self.keeper = task
-        self._loop.watch(task.connection.fileno(), READ, lambda _: self._read_keeper())
+        """Take over a task that was forked and comes to its gate."""
+        self.forked = task
+        self._loop.watch(task.connection.fileno(), READ, lambda _: self._read_exit(task.connection))
         self._take(task.spawned, hook)
 
-    def _read_keeper(self) -> None:
-        status = receive_exit(self.keeper.connection) if self.keeper is not None else None
-        if status is None or self.keeper is None:
+    def _read_exit(self, connection: socket.socket) -> None:
+        status = receive_exit(connection)
+        if status is None:
             return
-        self._loop.unwatch(self.keeper.connection.fileno())
+        self._loop.unwatch(connection.fileno())
+        if status < 0:  # the parent process of the task was killed
+            signal_group(self.pid, signal.SIGKILL)
+            status = int(signal.SIGKILL)
         if self.exit is None:
             self.record_exit(status)
 
@@ -327,19 +331,20 @@ class TaskProcess:
 
     def _may_have_descendants(self) -> bool:
         """Return False if no living child of this process, which adopts all orphans, is part of the task."""
-        children = list_children() if self.keeper is None else None
+        children = list_children() if self.forked is None else None
         if children is None:
             return True
         return any(pid not in self.excluded and _is_living(read_stat(pid)) for pid in children)
 
     def processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""
-        members = descendants(os.getpid(), table)
-        if self.keeper is not None:
-            members |= descendants(self.keeper.keeper, table)
-            if self.keeper.keeper not in table:  # it was killed, and its orphans have other parents
-                members |= {pid for pid in table if is_marked(pid, self._directory)}
-        return {pid for pid in members if self.owns(pid)}
+        if self.forked is None:
+            return {pid for pid in descendants(os.getpid(), table) if self.owns(pid)}
+        # Its orphans have other parents.
+        members = {
+            stat.pid for stat in table.values() if stat.group == self.pid or is_marked(stat.pid, self._directory)
+        }
+        return members | descendants(self.pid, table)
 
     def owns(self, pid: int) -> bool:
         """Return False for a descendant of this process that is not part of the task."""
@@ -385,9 +390,9 @@ class TaskProcess:
         self._drain()
         if self.output >= 0:
             self._end_output()
-        if self.keeper is not None:
-            self._loop.unwatch(self.keeper.connection.fileno())
-            self.keeper.connection.close()
+        if self.forked is not None:
+            self._loop.unwatch(self.forked.connection.fileno())
+            self.forked.connection.close()
         for name in ("kill", "end", "reap"):
             self._loop.cancel(name)
         self.closed = True

@@ -48,7 +48,7 @@ class HeldProcess:
             assert time.monotonic() < end, bytes(self.output)
             self.loop.after("test", 0.01, lambda: None)
             self.loop.turn()
-            if self.task.pid and self.task.exit is None and self.task.keeper is None:
+            if self.task.pid and self.task.exit is None and self.task.forked is None:
                 pid, status = os.waitpid(self.task.pid, os.WNOHANG)
                 if pid:
                     self.task.record_exit(status)

@@ -25,7 +25,7 @@ class Recorder:
 @pytest.mark.parametrize(
     ("phase", "cold", "notes"),
     [
-        (Phase.RUNNING, "", ["worker-0 was forked from a warm process"]),
+        (Phase.RUNNING, "", ["worker-0 was forked from a process with its imports"]),
         (Phase.RUNNING, "the job has secrets", ["worker-0 is a new process: the job has secrets"]),
         (Phase.RUNNING, None, []),
         (Phase.WAITING, "", []),

@@ -1,0 +1,223 @@
+"""Fork a task from a process that has imported what its script imports; see train.agent.injected.warm."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+from train.agent.files.disk import list_names, make_directory, read_text, remove_file
+from train.agent.host.control import short_path
+from train.agent.host.processes import MARK, is_marked, list_processes, signal_all
+from train.agent.host.spawn import Spawned, spawn
+from train.agent.host.startup import STACKS_SIGNAL, Hook
+
+if TYPE_CHECKING:
+    import ast
+
+_ANSWER_S = 2.0  # the supervisor, which sends heartbeats too, waits for it
+_LONGEST = 1 << 10
+_KERAS = ("tensorflow", "tf_keras", "keras")
+_MODULES = (*_KERAS, "numpy", "h5py", "pandas", "scipy", "sklearn")
+_STATEFUL = ("jax", "torch")  # a fork of a process that has imported them was not tried
+# Variables of a session or a job that no import reads.
+_VOLATILE = re.compile(
+    r"TF_CONFIG|TMPDIR|FLEET_(?!ADAPT$|INSTANCE$)\w*|AIP_\w+|PWD|OLDPWD|SHLVL|_|SSH_\w+|XDG_SESSION_ID|TERM|COLUMNS|"
+    r"LINES|no_proxy|NO_PROXY|no_grpc_proxy"
+)
+_SESSION_SCOPE = re.compile(r"session-[^/]+\.scope")
+
+
+class Program(NamedTuple):
+    """The modules that a script imports before it does anything else."""
+
+    modules: Tuple[str, ...] = ()
+    first_path: str = ""  # the directory from which Python imports first
+    obstacle: str = ""  # why its task is not forked
+
+
+class WarmTask(NamedTuple):
+    """A task that was forked, and is not our child."""
+
+    spawned: Spawned
+    connection: socket.socket  # to its parent process, which reports the exit, and kills the task when this is closed
+
+
+def read_program(command: Sequence[str], directory: str) -> Program:
+    """Return what the script of a command imports first."""
+    import ast  # no other job needs it
+
+    if command[1] == "-m":
+        first_path, path = directory, os.path.join(directory, *command[2].split(".")) + ".py"
+    else:
+        path = os.path.join(directory, command[1])
+        first_path = os.path.dirname(os.path.realpath(path))
+    try:
+        with open(path, "rb") as file:
+            body = ast.parse(file.read()).body
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return Program(obstacle="the script cannot be parsed")
+    names = _first_imports(body, set(list_names(first_path)))
+    for name in names:
+        if name in _STATEFUL:
+            return Program(obstacle=f"the script imports {name}")
+    if not set(_KERAS).intersection(names):
+        return Program(
+            obstacle="the script does not import tensorflow, tf_keras, or keras before it does anything else"
+        )
+    return Program(tuple(name for name in names if name in _MODULES), first_path)
+
+
+def _first_imports(body: Sequence[ast.stmt], files: Set[str]) -> List[str]:
+    """Return the modules that are imported before any other code, and before a module of the job, runs."""
+    import ast
+
+    result: List[str] = []
+    for node in body:
+        if isinstance(node, ast.Import):
+            names = [alias.name.partition(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = ["" if node.level else str(node.module).partition(".")[0]]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        else:
+            break
+        if any(not name or {name, f"{name}.py"} & files for name in names):
+            break
+        result += [name for name in names if name not in result]
+    return result
+
+
+def make_key(python: str, modules: Sequence[str], env: Mapping[str, str], task: str) -> str:
+    """Return the name of the process that may fork a task: it has the same imports, variables, and limits.
+
+    Args:
+        python: The interpreter.
+        modules: To be imported.
+        env: Of the task.
+        task: Directory of the task, which differs between jobs.
+    """
+    kept = {name: value.replace(task, "") for name, value in env.items() if not _VOLATILE.fullmatch(name)}
+    group = _SESSION_SCOPE.sub("session.scope", read_text("/proc/self/cgroup"))
+    state = (python, modules, sorted(kept.items()), group, read_text("/proc/self/limits"))
+    return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def fork_task(
+    root: str,
+    key: str,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    directory: str,
+    first_path: str,
+    umask: int,
+) -> Union[WarmTask, str]:
+    """Fork a task, held at its gate; return why that is not possible.
+
+    Args:
+        root: Directory of the warm processes.
+        key: Of the process.
+        command: Of the task.
+        env: Of the task.
+        directory: Working directory of the task.
+        first_path: The directory from which Python imports first.
+        umask: Of the task.
+    """
+    obstacle = read_text(os.path.join(root, f"{key}.obstacle"))
+    if obstacle:
+        return obstacle
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with short_path(os.path.join(root, key)) as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        return "no process has imported its modules yet"
+    request = {"command": list(command), "environment": dict(env), "directory": directory, "path": first_path}
+    return _request(connection, json.dumps({**request, "umask": umask}).encode() + b"\n")
+
+
+def _request(connection: socket.socket, data: bytes) -> Union[WarmTask, str]:
+    ours: List[int] = []
+    theirs: List[int] = []
+    try:
+        for is_gate in (False, True, False):  # output, gate, line of the hook
+            reads, writes = os.pipe()
+            ours.append(writes if is_gate else reads)
+            theirs.append(reads if is_gate else writes)
+        output, gate, line = ours
+        for fd in (output, line, theirs[2]):
+            os.set_blocking(fd, False)
+        connection.settimeout(_ANSWER_S)
+        socket.send_fds(connection, [data[:1]], theirs)
+        connection.sendall(data[1:])
+        kind, _, rest = connection.recv(_LONGEST).decode("utf-8", "replace").strip().partition(" ")
+        if kind == "started":
+            task, number = map(int, rest.split())
+            ours = []
+            connection.setblocking(False)
+            return WarmTask(Spawned(task, output, gate, line, number), connection)
+        reason = rest or "the process with its imports does not answer"
+    except (OSError, ValueError) as error:
+        reason = f"the process with its imports does not answer: {error}"
+    finally:
+        for fd in [*theirs, *ours]:
+            os.close(fd)
+    connection.close()
+    return reason
+
+
+def receive_exit(connection: socket.socket) -> Optional[int]:
+    """Return the status of waitpid(2) of a task that has ended; None: not yet; negative: its parent is gone."""
+    try:
+        words = connection.recv(_LONGEST).split()
+    except BlockingIOError:
+        return None
+    except OSError:
+        words = []
+    return int(words[1]) if len(words) == 2 and words[0] == b"exit" else -1
+
+
+def start_server(
+    root: str, key: str, command: Sequence[str], env: Mapping[str, str], *, program: Program, hook: Hook
+) -> None:
+    """Start the process from which later tasks are forked, unless it exists; it ends the one before.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    if any(is_marked(pid, root) for pid in list_processes()) and os.path.exists(os.path.join(root, key)):
+        return
+    end_server(root)
+    make_directory(root)
+    kept: Dict[str, str] = {name: value for name, value in env.items() if not _VOLATILE.fullmatch(name)}
+    words = [
+        command[0],
+        os.path.join(hook.directory, "warm.py"),
+        root,
+        key,
+        str(int(STACKS_SIGNAL)),
+        *program.modules,
+    ]
+    hook = hook._replace(holds_task=False, for_children=True)
+    spawned = spawn(words, {**kept, MARK: root}, "/", umask=0o077, gated=False, hook=hook)
+    os.close(spawned.output)
+    os.close(spawned.line)
+
+
+def end_server(root: str) -> None:
+    """End the process from which tasks are forked, and remove its files."""
+    for _ in range(2):
+        if not signal_all([pid for pid in list_processes() if is_marked(pid, root)], signal.SIGKILL):
+            break
+        time.sleep(0.02)
+    for name in list_names(root):
+        with contextlib.suppress(OSError):
+            remove_file(os.path.join(root, name))

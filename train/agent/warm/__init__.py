@@ -1,1 +1,0 @@
-"""Start tasks from a process that has imported what their scripts import first."""
