@@ -125,7 +125,7 @@ class JobFailedError(FleetError):
     exit_code = 100
 
 
-class JobNotFinished(FleetError):  # noqa: N818 - not a failure: the job keeps running
+class JobNotFinished(FleetError):  # not a failure: the job keeps running
     """The job keeps running without this program."""
 
     exit_code = 101

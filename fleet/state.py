@@ -294,7 +294,7 @@ class FleetDirectory:
 
     def _append(self, line: bytes) -> None:
         """Append a line to the journal."""
-        with _writing(self.path), open(self.path / "journal", "a+b") as journal:  # noqa: PTH123 - append
+        with _writing(self.path), (self.path / "journal").open("a+b") as journal:
             end = journal.tell()
             if end and os.pread(journal.fileno(), 1, end - 1) != b"\n":
                 line = b"\n" + line  # must not continue a line that a crash cut off
@@ -548,7 +548,7 @@ class Store:
             return _owner_in(path) or _new_owner()
         with _writing(self.root):
             make_directory(self.root)
-            with open(path, "a", encoding="ascii") as file:  # noqa: PTH123 - append
+            with path.open("a", encoding="ascii") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)  # held for some milliseconds
                 if not path.stat().st_size:
                     file.write(_new_owner() + "\n")

@@ -48,7 +48,7 @@ def remembered(typed: CommandLine, name: str) -> TrainCommand:
     kept = typed.changed(dict.fromkeys(_ONE_RUN))
     options = kept.step().words[1:]
     end = options.index("--") if kept.program else len(options)
-    return TrainCommand(os.getcwd(), options[:end], kept.program, name)  # noqa: PTH109
+    return TrainCommand(str(Path.cwd()), options[:end], kept.program, name)
 
 
 def find_remembered(job: str, fleet: str) -> tuple[str, TrainCommand]:
@@ -93,7 +93,7 @@ def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
         capsule = Capsule(tuple(sorted(variables_in(words))), tuple(indexes))
         further = typed.changed({"--from-capsule": None, "--fleet": None})
         options += [part for word in further.words for part in word.text]
-        command = TrainCommand(os.getcwd(), tuple(options), tuple(manifest.program))  # noqa: PTH109
+        command = TrainCommand(str(Path.cwd()), tuple(options), tuple(manifest.program))
         about = Repeated(remembered(typed, ""), manifest.versions, capsule)
         run_again(command, fleet, [], about)
 

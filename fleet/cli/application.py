@@ -52,7 +52,7 @@ def _print_version(is_set: bool) -> None:
     if is_set:
         from fleet import __version__
 
-        print(f"fleet {__version__}")  # noqa: T201
+        typer.echo(f"fleet {__version__}")
         raise typer.Exit
 
 

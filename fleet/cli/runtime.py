@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+import typer
+
 from fleet.cli.options import Output
 from fleet.config import DEFAULT_FLEET, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
@@ -71,13 +73,13 @@ def _answer(question: str) -> str:
 
     width = read_size(sys.stderr).columns - 1
     lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in question.rstrip().split("\n")]
-    print("\n".join(lines), end=" ", file=sys.stderr, flush=True)  # noqa: T201
+    typer.echo("\n".join(lines) + " ", nl=False, err=True)
     try:
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
         answer = ""
     if not answer.endswith("\n"):  # what follows begins in the next line
-        print(file=sys.stderr)  # noqa: T201
+        typer.echo(err=True)
     return answer.strip().lower() or answer[-1:]
 
 
@@ -106,7 +108,7 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
         if sink is not None:
             sink.emit(Note(text))
         else:
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
+            typer.echo(text, err=True)
 
     attended = is_attended()
     store = Store(state_root())
@@ -210,7 +212,7 @@ def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
         raise CommandFailed(meant, sink, fleet) from None
 
 
-class CommandFailed(Exception):  # noqa: N818 - carries an error to where the typed command line is known
+class CommandFailed(Exception):  # carries an error to where the typed command line is known
     """Carries an error to where the typed command line is known."""
 
     def __init__(self, error: FleetError, sink: Sink | None, fleet: str) -> None:
@@ -220,7 +222,7 @@ class CommandFailed(Exception):  # noqa: N818 - carries an error to where the ty
         self.fleet = fleet
 
 
-class CommandEnded(Exception):  # noqa: N818 - not an error
+class CommandEnded(Exception):  # not an error
     """Ends a command with the exit code of a program that it ran."""
 
     def __init__(self, code: int) -> None:

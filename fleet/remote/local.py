@@ -71,8 +71,8 @@ class LocalTransport(Transport):
                 env=env,
                 cwd="/",
             )
-        assert self._process.stdin is not None  # noqa: S101 - both are pipes
-        assert self._process.stdout is not None  # noqa: S101
+        assert self._process.stdin is not None  # both are pipes
+        assert self._process.stdout is not None
         self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
 
     def send(self, record: Record, payload: bytes = b"", *, doing: str, deadline_s: float = ANSWER_S) -> None:  # noqa: ARG002 - the agent reads at once

@@ -63,13 +63,13 @@ class Manifest(NamedTuple):
     job: str
     options: list[str]
     entries: list[Entry]
-    files: dict[str, str] = {}  # noqa: RUF012 - never changed
-    program: list[str] = []  # noqa: RUF012 - never changed
+    files: dict[str, str] = {}
+    program: list[str] = []
     name: str = ""
     requirements: str = ""
     constraints: str = ""
-    versions: dict[str, str] = {}  # noqa: RUF012 - never changed
-    environment: list[str] = []  # noqa: RUF012 - never changed
+    versions: dict[str, str] = {}
+    environment: list[str] = []
 
 
 def write_capsule(path: Path, manifest: Manifest, texts: Mapping[str, bytes], contents: Path) -> int:

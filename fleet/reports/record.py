@@ -65,9 +65,9 @@ class Cause(NamedTuple):
     task: str
     kind: str
     message: str
-    lines: list[str] = []  # noqa: RUF012 - never changed
+    lines: list[str] = []
     traceback: str = ""
-    consequences: list[str] = []  # noqa: RUF012 - never changed
+    consequences: list[str] = []
     hint: str = ""
 
 
@@ -94,8 +94,8 @@ class TaskRecord(NamedTuple):
     endpoint: str
     tf_config: str = ""
     state: str = ""
-    versions: dict[str, str] = {}  # noqa: RUF012 - never changed
-    metrics: dict[str, float] = {}  # noqa: RUF012 - never changed
+    versions: dict[str, str] = {}
+    metrics: dict[str, float] = {}
     epoch: int | None = None
     step: int | None = None
     steps_per_s: float | None = None
@@ -134,7 +134,7 @@ class JobRecord(NamedTuple):
     fleet: str
     name: str = ""
     script: str = ""
-    arguments: list[str] = []  # noqa: RUF012 - never changed
+    arguments: list[str] = []
     state: str = ""
     reason: str = ""
     started_at: float = 0.0
@@ -147,12 +147,12 @@ class JobRecord(NamedTuple):
     price_usd_h: float = 0.0
     code_sha256: str = ""
     fleet_version: str = ""
-    tasks: list[TaskRecord] = []  # noqa: RUF012 - never changed
-    changes: list[Change] = []  # noqa: RUF012 - never changed
-    faults: list[Fault] = []  # noqa: RUF012 - never changed
+    tasks: list[TaskRecord] = []
+    changes: list[Change] = []
+    faults: list[Fault] = []
     cause: Cause | None = None
     environment: list[str] | None = None
-    notes: list[str] = []  # noqa: RUF012 - never changed
+    notes: list[str] = []
 
     @property
     def duration_s(self) -> float | None:

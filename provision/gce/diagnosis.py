@@ -76,7 +76,7 @@ class Scope(Enum):
 
 
 @dataclass(eq=False, kw_only=True)
-class Diagnosis(ProviderError):  # noqa: N818 - it also decides where to try again
+class Diagnosis(ProviderError):  # it also decides where to try again
     """Explanation of a failure; its cause is in the words of Compute Engine if it reports one.
 
     Attributes:

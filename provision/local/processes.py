@@ -111,7 +111,7 @@ def _belonging(ids: Collection[str]) -> Iterator[tuple[bool, int]]:
 
 def _others() -> Iterator[int]:
     """Yield all processes but this program."""
-    numbers = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 - as in _read
+    numbers = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     return (pid for pid in numbers if pid != os.getpid())
 
 

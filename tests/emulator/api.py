@@ -26,7 +26,7 @@ from tests.emulator.services import Service, services
 Json = dict[str, Any]
 
 
-class Broken(Exception):  # noqa: N818 - what it does to the connection
+class Broken(Exception):
     """The connection ends without an answer.
 
     Args:

@@ -20,7 +20,7 @@ _HELP = {
 }
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not an accident
+class Refusal(Exception):
     """An HTTP error.
 
     Args:

@@ -12,7 +12,7 @@ _READ = "compute.instances.get"
 NOT_AUTHORIZED, NOT_CONNECTED = (4033, "not authorized"), (4003, "failed to connect to backend")
 
 
-class NoTunnel(Exception):  # noqa: N818 - the name of what happens
+class NoTunnel(Exception):
     """The proxy opens no tunnel.
 
     Args:

@@ -134,7 +134,7 @@ class _Reading:
     def read(self) -> None:
         """Read everything that the import of a module runs."""
         entry = self._entry
-        assert entry.first is not None  # noqa: S101 - checked by the caller
+        assert entry.first is not None  # checked by the caller
         file, module = entry.first
         roots = [entry.workdir] if module else [file.parent]
         first = entry.sources() if module else []

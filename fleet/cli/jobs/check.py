@@ -219,7 +219,7 @@ class _Check:
     def _run_smoke_test(self, client: AgentClient, job: str) -> SmokeTestResult:
 
         program, name = self.program, client.host.name
-        assert program is not None  # noqa: S101 - nothing is tried without one
+        assert program is not None  # nothing is tried without one
         prepared = self._prepare(client, job)
         command = program.entry.command(prepared.python, self.request.arguments)
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports

@@ -71,7 +71,7 @@ class PieceTimes(NamedTuple):
 
     size: int  # bytes of the piece to which they apply
     at: float = 0.0  # of its first byte, seconds since the epoch; 0: unknown
-    marks: List[int] = []  # noqa: RUF012 - never changed; as in the record Log
+    marks: List[int] = []  # as in the record Log
 
 
 def piece_times(path: str, offset: int, size: int) -> PieceTimes:

@@ -110,10 +110,10 @@ class Peer(NamedTuple):
     joined: bool = False  # a message of the leader was received
     newcomer: bool = False  # replaces a lost host; never leads before it has joined
     cut_off: bool = False  # others are still connected to the leader that was lost here
-    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; lost leader -> reason
+    lost: Dict[str, str] = {}  # lost leader -> reason
     job_deadline: Optional[float] = None
     probe_at: Optional[float] = None
-    sent: Dict[str, Message] = {}  # noqa: RUF012 - never changed; last message to each connected slot
+    sent: Dict[str, Message] = {}  # last message to each connected slot
 
 
 Step: TypeAlias = "Tuple[Peer, List[PeerAction]]"

@@ -153,9 +153,9 @@ class Gang(NamedTuple):
     restarts: int = 0
     preemptions: int = 0
     connected: FrozenSet[str] = frozenset()
-    statuses: Dict[str, SlotStatus] = {}  # noqa: RUF012 - never changed
+    statuses: Dict[str, SlotStatus] = {}
     eventful: FrozenSet[str] = frozenset()  # slots whose last status reports an end, a problem, or a preemption
-    lost: Dict[str, str] = {}  # noqa: RUF012 - never changed; slot of this attempt -> how it was lost
+    lost: Dict[str, str] = {}  # slot of this attempt -> how it was lost
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
     lifetime_end: Optional[float] = None  # when the job must have ended on the first of its connected hosts

@@ -67,19 +67,19 @@ class DesiredState(NamedTuple):
     preemptions: int = 0  # preemptions tolerated so far
     started: bool = False  # True if user code ever ran
     snapshot: Optional[Snapshot] = None  # newest complete checkpoint of all hosts
-    sources: List[Source] = []  # noqa: RUF012 - never changed; sources of that checkpoint
+    sources: List[Source] = []  # sources of that checkpoint
     reason: Reason = NO_REASON
     first_failed_slot: str = ""
     preempted: bool = False  # the host of that slot was lost, which is not a failure of the job
     grace_s: float = 0.0
     ended: Optional[records.AttemptEnded] = None  # in the stage `wait`, to be completed with the slot that reports it
-    notices: List[str] = []  # noqa: RUF012 - never changed; all notices of this attempt
+    notices: List[str] = []  # all notices of this attempt
     inspection: int = 0  # number of the latest inspection of the tasks
     result: Optional[records.JobResult] = None
     trained: bool = False  # all tasks that decide the job's success have succeeded
     start_delay_s: float = 0.0  # from the decision to start until `start_at`
     start_at: float = 0.0  # in the stage `go`: common start time, seconds since the epoch; 0: at once
-    joined: List[Member] = []  # noqa: RUF012 - never changed; slots that joined the running job, without their tasks
+    joined: List[Member] = []  # slots that joined the running job, without their tasks
 
     @property
     def running(self) -> bool:

@@ -35,7 +35,7 @@ _RESOLVERS = "tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_res
 class AliasFinder:
     """Find ``keras`` and its submodules as those of ``tf_keras``."""
 
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":  # noqa: ARG002
+    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
         """Return the spec of a module of ``keras``."""
         if name.partition(".")[0] != "keras":
             return None
@@ -53,7 +53,7 @@ class AliasLoader:
         self.real = real
         self.spec: "ModuleSpec | None" = None
 
-    def create_module(self, spec: ModuleSpec) -> "ModuleType":  # noqa: ARG002
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":
         """Return the module."""
         module = importlib.import_module(self.real)
         self.spec = module.__spec__
@@ -164,7 +164,7 @@ def _count_workers(text: str) -> int:
     try:
         cluster = json.loads(text)["cluster"]
         return sum(len(cluster.get(name, ())) for name in ("chief", "master", "worker"))
-    except Exception:  # noqa: BLE001 - whatever the script has written
+    except Exception:  # whatever the script has written
         return 0
 
 
@@ -251,7 +251,7 @@ _REPORTED: "set[str]" = set()
 def _report(name: str, text: str) -> None:
     if name not in _REPORTED:
         _REPORTED.add(name)
-        print("fleet: " + text, file=sys.stderr, flush=True)  # noqa: T201
+        print("fleet: " + text, file=sys.stderr, flush=True)
 
 
 if __name__ == "fleet_adaptations":

@@ -5,4 +5,4 @@ MARK = "fleet-gpus "
 if __name__ == "__main__":
     import tensorflow
 
-    print("\n" + MARK + "%d" % len(tensorflow.config.list_physical_devices("GPU")), flush=True)  # noqa: T201
+    print("\n" + MARK + "%d" % len(tensorflow.config.list_physical_devices("GPU")), flush=True)

@@ -98,5 +98,5 @@ def _fetch(index, target):  # type: (str, str) -> None
 if __name__ == "__main__":
     try:
         _fetch(*sys.argv[1:])
-    except Exception as error:  # noqa: BLE001 - whatever it is: pip installs the packages
+    except Exception as error:  # whatever it is: pip installs the packages
         sys.exit("{}: {}".format(type(error).__name__, error))

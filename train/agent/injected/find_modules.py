@@ -11,11 +11,11 @@ from importlib.util import find_spec
 def _is_missing(name: str) -> bool:
     try:
         return find_spec(name) is None
-    except Exception:  # noqa: BLE001 - present, and broken
+    except Exception:  # present, and broken
         return False
 
 
 if __name__ == "__main__":
     names, directories = json.loads(sys.argv[1])
     sys.path[:] = [path for path in sys.path if path] + directories
-    print(json.dumps([name for name in names if _is_missing(name)]))  # noqa: T201
+    print(json.dumps([name for name in names if _is_missing(name)]))

@@ -18,4 +18,4 @@ def _list_packages():  # type: () -> list[str]
 
 if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path]
-    print(json.dumps(_list_packages()))  # noqa: T201
+    print(json.dumps(_list_packages()))

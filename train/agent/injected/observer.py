@@ -187,7 +187,7 @@ def _read_wait(iterator: "Any") -> "float | None":
 
         nodes = get_model_proto(iterator).nodes.values()
         waits = [node.processing_time / 1e9 for node in nodes if node.name == "Generator"]
-    except Exception:  # noqa: BLE001 - an older TensorFlow, a data set without a model, or one on a GPU
+    except Exception:  # an older TensorFlow, a data set without a model, or one on a GPU
         return None
     return sum(waits) if waits else None
 
@@ -195,7 +195,7 @@ def _read_wait(iterator: "Any") -> "float | None":
 def _count_gpus() -> int:
     try:
         return int(sys.modules["tensorflow.python.eager.context"].context().num_gpus())
-    except Exception:  # noqa: BLE001
+    except Exception:
         return 1  # unknown
 
 
@@ -212,7 +212,7 @@ def await_leader(resolver: "Any") -> None:
         kind = "chief" if "chief" in cluster else "worker"
         if resolver.task_type in ("chief", "worker") and (resolver.task_type, resolver.task_id) != (kind, 0):
             _await_listener(cluster[kind][0])
-    except Exception:  # noqa: BLE001, S110 - an unusual resolver, or a network in which the address is not reached
+    except Exception:  # an unusual resolver, or a network in which the address is not reached
         pass
 
 
@@ -300,7 +300,7 @@ class Observer:
         if name in self._patches:
             try:  # noqa: SIM105 - contextlib may not be imported
                 self._patches[name](module)
-            except Exception:  # noqa: BLE001, S110 - TensorFlow's internals have changed
+            except Exception:  # TensorFlow's internals have changed
                 pass
 
     def _wrap(

@@ -69,7 +69,7 @@ def _main():  # type: () -> None
         "directories": [path for path in sys.path if path],
         "hook": os.environ.get("FLEET_HOOK"),
     }
-    print(json.dumps(answer))  # noqa: T201
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

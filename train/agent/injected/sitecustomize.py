@@ -29,7 +29,7 @@ class _ObserverFinder:
         try:
             module = _load(self.here, "observer")
             observer = module.Observer(module.Reporter(self.line), _OBSERVED)
-        except Exception:  # noqa: BLE001 - the script runs without it
+        except Exception:  # the script runs without it
             del finders[at]
             return None
         finders[at] = observer
@@ -61,7 +61,7 @@ def _dump_stacks_on(number: int, line: int) -> None:
         import faulthandler
 
         faulthandler.register(number, line, all_threads=True)
-    except Exception:  # noqa: BLE001, S110 - the task runs without it
+    except Exception:  # the task runs without it
         pass
     if not was_imported:
         sys.modules.pop("faulthandler", None)
@@ -72,7 +72,7 @@ def _execute(here: str, variable: str, name: str) -> None:
     if os.environ.get(variable):
         try:
             _load(here, name)
-        except Exception as error:  # noqa: BLE001 - the script runs all the same
+        except Exception as error:  # the script runs all the same
             os.write(2, ("fleet: the script runs without %s: %r\n" % (name, error)).encode())
 
 
@@ -83,10 +83,10 @@ def _load(here: str, name: str) -> "Any":
     class Loader(SourceFileLoader):
         """Load a source file without a cache, under a name that shows in tracebacks."""
 
-        def path_stats(self, path: "Any") -> "Any":  # noqa: ARG002
+        def path_stats(self, path: "Any") -> "Any":
             raise OSError
 
-        def source_to_code(self, data: "Any", path: "Any", **_: "Any") -> "Any":  # type: ignore[override] # noqa: ARG002
+        def source_to_code(self, data: "Any", path: "Any", **_: "Any") -> "Any":  # type: ignore[override]
             return compile(data, "<frozen fleet>", "exec")
 
     module = type(sys)("fleet_" + name)

@@ -185,7 +185,7 @@ def run_script(command: "list[str]", directory: str) -> int:
             runpy.run_module(command[2], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(os.path.abspath(command[1]), run_name="__main__")
-    except Exception as error:  # noqa: BLE001 - it is printed as the interpreter does
+    except Exception as error:  # it is printed as the interpreter does
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
             trace = trace.tb_next

@@ -110,8 +110,8 @@ class RelayServer:
         connection.close()
 
     def _send_contents(self, connection: socket.socket) -> None:
-        assert self._credentials is not None  # noqa: S101 - set before the first connection is accepted
-        assert self._receiver is not None  # noqa: S101
+        assert self._credentials is not None  # set before the first connection is accepted
+        assert self._receiver is not None
         wire = Wire(connection, None, LineBuffer(LONGEST_GREETING))
         wire.authenticate(self._credentials.chief_greeting())
         contents = self._receiver.contents
@@ -126,7 +126,7 @@ class RelayServer:
             start += size
 
     def _send_file(self, connection: socket.socket, digest: str, start: int, size: int) -> None:
-        assert self._receiver is not None  # noqa: S101
+        assert self._receiver is not None
         fd = self._receiver.open_content(digest)
         try:
             sent = 0
@@ -142,7 +142,7 @@ class RelayServer:
     def _await(self, position: int) -> int:
         """Return the number of bytes that have arrived, when they are more than `position`."""
         receiver = self._receiver
-        assert receiver is not None  # noqa: S101
+        assert receiver is not None
         with self._grown:
             self._grown.wait_for(lambda: self._closed or receiver.received > position or receiver.is_broken)
             if self._closed or receiver.is_broken:

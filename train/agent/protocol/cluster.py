@@ -120,7 +120,7 @@ def placeholder_values(members: Sequence[Member], task: str, attempt: int) -> Di
     ends = [(member.task, endpoint(member.address, member.port)) for member in by_rank(members)]
     lists = (",".join(end for name, end in ends if name.startswith(prefix)) for prefix in ("", "worker-", "ps-"))
     rank = str([name for name, _ in ends].index(task))
-    return dict(zip(PLACEHOLDERS, (rank, str(index), kind, str(len(ends)), *lists, str(attempt))))  # noqa: B905
+    return dict(zip(PLACEHOLDERS, (rank, str(index), kind, str(len(ends)), *lists, str(attempt))))
 
 
 def expand_placeholders(command: Sequence[str], members: Sequence[Member], task: str, attempt: int) -> List[str]:

@@ -344,8 +344,8 @@ class Prepare(NamedTuple):
     join: bool = False  # the job runs already; what this host still has of it is kept
     directory: str = ""  # absolute: the task runs in this directory as it is, and there are no entries
     program: str = ""  # required in addition to the interpreter, e.g. Rscript; empty: none
-    imports: List[str] = []  # noqa: RUF012 - never changed; top-level modules that the interpreter ought to find
-    import_directories: List[str] = []  # noqa: RUF012 - never changed; where it looks for them, too
+    imports: List[str] = []  # top-level modules that the interpreter ought to find
+    import_directories: List[str] = []  # where it looks for them, too
     after: str = ""  # the last job of this host's queue, which the task waits for; empty: the host must be free
 
 
@@ -384,13 +384,13 @@ class Commit(NamedTuple):
     requirements: str = ""  # that were installed for it, for a host that replaces a lost one
     constraints: str = ""  # of these
     name: str = ""  # of the program, for people: task.py, -m package.task, bash run.sh
-    preemption_notices: List[PreemptionNotice] = []  # noqa: RUF012 - never changed
+    preemption_notices: List[PreemptionNotice] = []
     job_name: str = ""  # that the user gave the job; empty: none
-    arguments: List[str] = []  # noqa: RUF012 - never changed; of the program, for people; also part of `command`
+    arguments: List[str] = []  # of the program, for people; also part of `command`
     code_sha256: str = ""  # of all uploaded files; empty: unknown
     resume: Optional[Resumption] = None  # where the first attempt starts; None: without a checkpoint
     clock_correction_s: float = 0.0  # is added to the host's clock in all times of the job
-    joinable: List[str] = []  # noqa: RUF012 - never changed; slots that may join the running job (max_workers)
+    joinable: List[str] = []  # slots that may join the running job (max_workers)
     after: str = ""  # as in Prepare
     warm: bool = False  # the task may be forked from a process that has imported what its script imports first
     rejoins: bool = False  # after a restart, a host of the job rejoins it by itself; its disk has the secret then
@@ -466,7 +466,7 @@ class Bootstrap(NamedTuple):
     gpus: int = 0  # number that must be usable; 0: not checked
     constraints: str = ""  # lines as in a constraints file of pip's
     on_top: bool = False  # what that interpreter finds, the environment's finds, too, and is not installed again
-    scripts: Dict[str, str] = {}  # noqa: RUF012 - never changed; SHA-256 of root's scripts to wait for, by option
+    scripts: Dict[str, str] = {}  # SHA-256 of root's scripts to wait for, by option
     again: bool = False  # those that failed before run again
     source: PipSource = PipSource()
 
@@ -490,7 +490,7 @@ class SmokeTest(NamedTuple):
 class ListJobs(NamedTuple):
     """Report the jobs that this host stores, newest first, with their results and disk space."""
 
-    jobs: List[str] = []  # noqa: RUF012 - never changed; only these; empty: all
+    jobs: List[str] = []  # only these; empty: all
 
 
 class ListFiles(NamedTuple):
@@ -499,8 +499,8 @@ class ListFiles(NamedTuple):
     job: str
     slot: str
     directory: str = ""  # as in StoredJob
-    areas: List[Area] = []  # noqa: RUF012 - never changed; kinds to list; empty: all
-    names: List[str] = []  # noqa: RUF012 - never changed; list only files whose name contains one of these; empty: all
+    areas: List[Area] = []  # kinds to list; empty: all
+    names: List[str] = []  # list only files whose name contains one of these; empty: all
 
 
 class ReadFiles(NamedTuple):
@@ -573,7 +573,7 @@ class Prepared(NamedTuple):
     hostname: str
     workdir: str  # absolute, where the bundle was unpacked
     machine: str = ""  # x86_64, aarch64; empty: unknown
-    missing: List[str] = []  # noqa: RUF012 - never changed; of the imports that were asked for
+    missing: List[str] = []  # of the imports that were asked for
     keras_backend: str = ""  # that Keras 3 uses on this host unless the job sets another; empty: not set
 
 
@@ -623,7 +623,7 @@ class NeedPip(NamedTuple):
     """The host waits for PipWheel, because its Python contains no pip."""
 
     python: str  # 3.12
-    have: List[str] = []  # noqa: RUF012 - never changed; SHA-256 of the wheels that are on the host
+    have: List[str] = []  # SHA-256 of the wheels that are on the host
 
 
 class Bootstrapped(NamedTuple):
@@ -696,13 +696,13 @@ class JobReport(NamedTuple):
     listened: Optional[bool] = None  # as in TaskState
     name: str = ""  # as in Commit
     job_name: str = ""  # as in Commit
-    arguments: List[str] = []  # noqa: RUF012 - never changed; as in Commit
+    arguments: List[str] = []  # as in Commit
     code_sha256: str = ""  # as in Commit
-    versions: Dict[str, str] = {}  # noqa: RUF012 - never changed; as in Prepared, when the job was committed
-    joinable: List[str] = []  # noqa: RUF012 - never changed; as in Commit
+    versions: Dict[str, str] = {}  # as in Prepared, when the job was committed
+    joinable: List[str] = []  # as in Commit
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
     queued_after: str = ""  # the job that it waits for; empty: it does not wait
-    maintenance: List[float] = []  # noqa: RUF012 - never changed; start and end of planned maintenance of the host
+    maintenance: List[float] = []  # start and end of planned maintenance of the host
 
 
 class StoredJob(NamedTuple):
@@ -754,7 +754,7 @@ class FilesListed(NamedTuple):
     """End of the list of results."""
 
     fingerprint: str  # as in StoredJob
-    notes: List[str] = []  # noqa: RUF012 - never changed; what was left out, a sentence each
+    notes: List[str] = []  # what was left out, a sentence each
 
 
 class FileEnd(NamedTuple):
@@ -768,7 +768,7 @@ class JobsPruned(NamedTuple):
 
     jobs: List[str]  # that are gone now
     freed: int  # bytes
-    kept: Dict[str, str] = {}  # noqa: RUF012 - never changed; why a job was not deleted
+    kept: Dict[str, str] = {}  # why a job was not deleted
 
 
 class FilesStored(NamedTuple):
@@ -815,7 +815,7 @@ class AttemptEnded(NamedTuple):
     preempted: bool = False  # the host of that task was lost, which is not a failure of the job
     first_failed_slot: str = ""  # of that task
     reason_kind: ReasonKind = ReasonKind.OTHER
-    joining: List[str] = []  # noqa: RUF012 - never changed; slots that are to join in the next attempt
+    joining: List[str] = []  # slots that are to join in the next attempt
 
 
 class HangInspection(NamedTuple):
@@ -851,7 +851,7 @@ class Progress(NamedTuple):
     epochs: int = -1
     step: int = -1
     steps: int = -1
-    metrics: Dict[str, float] = {}  # noqa: RUF012 - never changed
+    metrics: Dict[str, float] = {}
     steps_per_s: float = -1.0
     activity: Optional[str] = None  # what it does before a step: importing tensorflow; None: unknown, or it trains
     step_s: Optional[float] = None  # time of a step; this and the following are medians of the last seconds
@@ -872,7 +872,7 @@ class Usage(NamedTuple):
     at: float
     cpu_percent: float  # of one core
     memory_bytes: int
-    gpus: List[GpuUse] = []  # noqa: RUF012 - never changed
+    gpus: List[GpuUse] = []
 
 
 class Log(NamedTuple):
@@ -885,7 +885,7 @@ class Log(NamedTuple):
     payload: int
     at: float = 0.0  # time of the first byte by the host's clock, seconds since the epoch; 0: unknown
     # Times of further bytes, two numbers each: bytes after the previous time, and microseconds after it.
-    marks: List[int] = []  # noqa: RUF012 - never changed
+    marks: List[int] = []
 
 
 class JobResult(NamedTuple):
@@ -897,7 +897,7 @@ class JobResult(NamedTuple):
     at: float
     first_failed_task: str = ""
     reason: str = ""
-    exits: Dict[str, Exit] = {}  # noqa: RUF012 - never changed; by task
+    exits: Dict[str, Exit] = {}  # by task
     started: bool = True  # True if any user code ran
     isolated: bool = False  # reported by a host that had lost contact with the others
     reason_kind: ReasonKind = ReasonKind.OTHER
