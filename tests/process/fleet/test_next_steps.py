@@ -19,7 +19,7 @@ from fleet.steps import FLEET_COMMANDS, Step
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "fleet", "gcloud", "ssh", "ssh-add", "ssh-keygen", "chmod", "chsh", "usermod", "export", "pip", "python3", "sudo",
-    "curl", "jupyter", "ansible-inventory", "ulimit", "df", "ls", "mv", "unset",
+    "curl", "jupyter", "ansible-inventory", "ulimit", "df", "ls", "mv", "unset", "cp", "sed",
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"…|\.\.\.|(?<![\w$-])[A-Z]{3,}(?![\w.])|<\w+>")
 COMMANDS: dict[str, Any] = root_command().commands
@@ -169,6 +169,7 @@ def _refused(words: list[str]) -> str:
     if words[0] not in COMMANDS:
         return f"unknown command {words[0]!r}"
     words = [re.sub(r"^x(?=[smhd]$)", "1", word) for word in words if word != "--help"]  # a duration
+    words = ["1" if before == "--workers" else word for before, word in zip(["", *words], words, strict=False)]
     try:
         COMMANDS[words[0]].make_context(f"fleet {words[0]}", words[1:])
     except Exception as error:
