@@ -211,6 +211,8 @@ def _unwrap(rows: Sequence[str]) -> list[str]:
     for row in rows:
         if len(previous) == _WIDTH and not _STATE.match(previous):
             lines[-1] += row
+        elif previous.endswith(", in"):  # the directory did not fit
+            lines[-1] += f" {row}"
         else:
             lines.append(row)
         previous = row
