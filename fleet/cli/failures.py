@@ -61,9 +61,9 @@ def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
 def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:
     """Print an error and return its exit code."""
     ignore_interrupts()
-    from fleet.console.colors import accepts_color
-    from fleet.console.errors import print_error
+    from fleet.console.formatting import accepts_color
     from fleet.console.jsonl import JsonSink
+    from fleet.console.messages import print_error
     from fleet.console.pages import read_width
 
     json = sink if isinstance(sink, JsonSink) else None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TextIO
 
-from fleet.console.colors import accepts_color, is_smart
+from fleet.console.formatting import accepts_color, is_smart
 
 if TYPE_CHECKING:
     from fleet.events import Sink

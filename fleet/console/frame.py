@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from fleet.console.estimates import draw_curve, estimate_remaining_s
 from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited, describe_result
@@ -30,7 +29,7 @@ from fleet.console.tables import (
     make_line,
     make_table,
 )
-from fleet.console.view import Stage, View
+from fleet.console.view import Stage, View, draw_curve, estimate_remaining_s
 from fleet.events import Outcome, Phase
 from provision.quantities import format_money, format_span
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleet.console.colors import choose_color, paint
+from fleet.console.formatting import choose_color, paint
 
 
 def format_prefix(tasks: Sequence[str], total: int = 1, *, width: int = 0, color: bool = False) -> str:

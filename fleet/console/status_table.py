@@ -14,8 +14,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fleet.console.colors import accepts_color
-from fleet.console.formatting import format_clock, format_lifetime, format_size
+from fleet.console.formatting import accepts_color, format_clock, format_lifetime, format_size
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited

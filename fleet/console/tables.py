@@ -17,8 +17,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from fleet.console.colors import choose_color
-from fleet.console.formatting import format_count, format_metric, format_rate, format_short_size, shorten_metric
+from fleet.console.formatting import (
+    choose_color,
+    format_count,
+    format_metric,
+    format_rate,
+    format_short_size,
+    shorten_metric,
+)
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress, TaskAwaited

@@ -79,7 +79,7 @@ def status(
       fleet status --watch
       fleet status --fleet vision -o json
     """
-    from fleet.console.colors import is_smart
+    from fleet.console.formatting import is_smart
 
     name = resolve_fleet(fleet) if fleet else ""
     if watch and not (output is Output.AUTO and is_smart(sys.stdout, os.environ)):

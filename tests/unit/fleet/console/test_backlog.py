@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fleet.console.backlog import Backlog
+from fleet.console.live import Backlog
 from fleet.events import LogChunk
 
 

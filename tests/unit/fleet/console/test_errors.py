@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from fleet.console.errors import format_error, print_error
 from fleet.console.jsonl import JsonSink
+from fleet.console.messages import format_error, print_error
 from fleet.errors import NotFoundError, NotReadyError, UsageError
 from fleet.steps import Step
 from tests.next_steps import next_lines

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.estimates import Curve, draw_curve, estimate_remaining_s
 from fleet.console.tables import Row
+from fleet.console.view import Curve, draw_curve, estimate_remaining_s
 from fleet.events import Phase, Progress
 
 

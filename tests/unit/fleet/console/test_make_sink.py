@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from fleet.console import make_sink
-from fleet.console.colors import accepts_color, choose_color
+from fleet.console.formatting import accepts_color, choose_color
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.live import LiveSink

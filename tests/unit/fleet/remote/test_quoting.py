@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.console.errors import format_error
 from fleet.console.jsonl import JsonSink
-from fleet.console.messages import describe_event
+from fleet.console.messages import describe_event, format_error
 from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.client import refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.console.errors import format_error
+from fleet.console.messages import format_error
 from fleet.errors import JobFailedError, NotReadyError
 from fleet.jobs.following.follow import Ended, outcome_or_raise
 from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
