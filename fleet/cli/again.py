@@ -123,7 +123,7 @@ def _requirements(manifest: Manifest, directory: Path) -> list[str]:
 
 def split_train(options: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the words of a `fleet train`: the name of the option, empty for an operand, and the arguments."""
-    typed = parse("train", options, list_options(root_command().commands["train"]))
+    typed = parse("train", options, list_options(root_command("train").commands["train"]))
     return [(word.option, word.text) for word in typed.words]
 
 
@@ -137,7 +137,7 @@ def run_again(command: TrainCommand, fleet: str, options: Sequence[str], repeate
         repeated: The job of a capsule that it repeats.
     """
     os.chdir(command.directory)
-    train = root_command().commands["train"]
+    train = root_command("train").commands["train"]
     program = ["--", *command.program] if command.program else []
     arguments = [*command.options, *options, "--fleet", fleet, *program]
     with train.make_context("train", arguments) as context:

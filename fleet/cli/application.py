@@ -5,13 +5,45 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from importlib import import_module
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fleet.cli.command_line import Option, separate_jobs
 from fleet.cli.help import HelpContext
+
+F = TypeVar("F", bound=Callable[..., None])
+
+COMMANDS = {
+    "demo": "demo",
+    "doctor": "fleets.doctor",
+    "up": "fleets.up",
+    "bake": "fleets.bake",
+    "status": "fleets.status",
+    "extend": "fleets.extend",
+    "down": "fleets.down",
+    "gc": "fleets.gc",
+    "ssh": "fleets.ssh",
+    "exec": "fleets.exec",
+    "push": "fleets.push",
+    "ssh-config": "fleets.ssh_config",
+    "inventory": "fleets.inventory",
+    "lint": "jobs.lint",
+    "check": "jobs.check",
+    "train": "jobs.train",
+    "logs": "jobs.logs",
+    "stop": "jobs.stop",
+    "rerun": "jobs.rerun",
+    "agent": "jobs.agent",
+    "jobs": "jobs.jobs",
+    "pull": "jobs.pull",
+    "tensorboard": "jobs.tensorboard",
+    "report": "jobs.report",
+    "compare": "jobs.compare",
+}
+"""The module of each command below fleet.cli, in the order of the help."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 _EXAMPLES = "\n\nExamples:\n"
@@ -137,19 +169,30 @@ class WithJobs(Grouped):
 
 
 @functools.cache
-def root_command() -> CommandGroups:
-    """Return the command whose subcommands are those of the program, which `fleet.cli.app` adds."""
-    return cast("CommandGroups", typer.main.get_command(app))
+def root_command(*names: str) -> CommandGroups:
+    """Return the program with some commands; without names, with all.
+
+    Only the modules of these commands are imported: all of them take about three times as long as one.
+    """
+    for name in names or COMMANDS:
+        import_module(f"fleet.cli.{COMMANDS[name]}")
+    program = cast("CommandGroups", typer.main.get_command(app))
+    program.commands = {name: program.commands[name] for name in names or COMMANDS}
+    return program
 
 
-def add_command(panel: str, function: Callable[..., None], kind: type[Grouped] = Grouped) -> None:
-    """Add a command, whose name is that of the function.
+def command(panel: str, kind: type[Grouped] = Grouped) -> Callable[[F], F]:
+    """Add a function to the program, as the command of its name.
 
     Args:
         panel: Its group in the help of the program.
-        function: Lines after ``Examples:`` of its docstring are not wrapped.
         kind: Its class.
     """
-    name = function.__name__.strip("_").replace("_", "-")
-    text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
-    app.command(name, cls=kind, help=text, rich_help_panel=panel, context_settings=_CONTEXT)(function)
+
+    def add(function: F) -> F:
+        name = function.__name__.strip("_").replace("_", "-")
+        text = (inspect.getdoc(function) or "").replace(_EXAMPLES, f"\n\n\b{_EXAMPLES[1:]}")
+        app.command(name, cls=kind, help=text, rich_help_panel=panel, context_settings=_CONTEXT)(function)
+        return function
+
+    return add

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fleet.cli.application import command
 from fleet.cli.fleets import down, up
 from fleet.cli.jobs import pull, train
 from fleet.cli.options import Output, OutputOption, Raw, option, parse_count
@@ -114,6 +115,7 @@ def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[Non
             raise
 
 
+@command("Start")
 def demo(
     workers: Annotated[int, option("--workers", "Number of workers.", "N", short="-w", parser=parse_count)] = 2,
     raw: Raw = False,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fleet.cli.application import list_options, root_command
+from fleet.cli.application import COMMANDS, list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.config import state_root
 from fleet.errors import CancelledError, FleetError, InternalError, UsageError
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 def find_typed_command(arguments: list[str]) -> CommandLine | None:
     """Return the command line as it was typed; None if it has no known command."""
-    commands = root_command().commands
     at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
-    if at == len(arguments) or arguments[at] not in commands:
+    if at == len(arguments) or arguments[at] not in COMMANDS:
         return None
-    command = commands[arguments[at]]
+    command = root_command(arguments[at]).commands[arguments[at]]
     complete = getattr(command, "complete", list)
     return parse(arguments[at], complete(arguments[at + 1 :]), list_options(command))
 

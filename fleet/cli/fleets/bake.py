@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import (
     DryRun,
     IndexUrl,
@@ -16,7 +17,7 @@ from fleet.cli.options import (
     ProviderName,
     Yes,
 )
-from fleet.cli.provider_options import read_options
+from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import ImageBaked, Note, Sink
@@ -197,6 +198,7 @@ def _with_steps(error: FleetError) -> FleetError:
     return error.replaced(hint=hint, next_steps=steps or [Again({})])
 
 
+@command("Fleets", WithProviders)
 def bake(
     ctx: typer.Context,
     provider: ProviderName = None,

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, option, parse_count
-from fleet.cli.provider_options import read_options
+from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.config import DEFAULT_FLEET
 from fleet.errors import CredentialsError, FleetError, NotReadyError
@@ -72,6 +73,7 @@ def _checked(provider: str, finding: Finding) -> Checked:
     return Checked(provider, finding.subject, finding.ok, finding.message, lines, finding.hint)
 
 
+@command("Start", WithProviders)
 def doctor(
     ctx: typer.Context,
     provider: Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from fleet.cli.application import command
 from fleet.cli.options import Fleet, Output, OutputOption, Yes, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, FleetError, explain_interrupt
@@ -196,6 +197,7 @@ def _confirm(
     confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), access.services, sink)
 
 
+@command("Fleets")
 def down(
     keep_disks: Annotated[
         bool, option("--keep-disks", "Stop the instances and keep their disks; fleet up starts them again.")

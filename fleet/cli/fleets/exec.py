@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import Fleet, HostsOption, Output, OutputOption, argument
-from fleet.cli.program import AFTER_DASHES
+from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, FleetError, UsageError
 from fleet.events import CommandResult, HostResult, Sink
@@ -148,6 +149,7 @@ class _Execution:
             connection.sever()
 
 
+@command("Hosts", WithProgram)
 def exec_(
     ctx: typer.Context,
     command: Annotated[list[str] | None, argument("-- CMD", "Command to run.")] = None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from fleet.cli.application import command
 from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, parse_duration
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
@@ -112,6 +113,7 @@ def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services:
         raise CancelledError("nothing was changed", next_steps=[Step("status")])
 
 
+@command("Fleets")
 def extend(
     time: Annotated[float, argument("TIME", "New lifetime from now, e.g. 4h.", parser=parse_duration)],
     yes: Yes = False,

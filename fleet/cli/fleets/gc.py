@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, Yes, option
-from fleet.cli.provider_options import read_options
+from fleet.cli.provider_options import WithScopes, read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.config import DEFAULT_FLEET, caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
@@ -246,6 +247,7 @@ def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
     return accounts
 
 
+@command("Fleets", WithScopes)
 def gc(
     ctx: typer.Context,
     everybody: Annotated[bool, option("--all", "Include resources created by other users.")] = False,

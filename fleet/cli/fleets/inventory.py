@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fleet.cli.application import command
 from fleet.cli.options import Fleet, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet
 from fleet.errors import UsageError
@@ -38,6 +39,7 @@ def run(request: InventoryRequest, services: Services) -> str:
         raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
 
 
+@command("Hosts")
 def inventory(
     form: Annotated[
         Literal["ansible", "ssh-config", "json"], option("--format", "Output format.", "<ansible|ssh-config|json>")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
+from fleet.cli.application import command
 from fleet.cli.options import Fleet, HostsOption, Output, OutputOption, argument, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, UsageError
@@ -150,6 +151,7 @@ def _result(outcome: Outcome[FilesStored]) -> PushedHost:
     return PushedHost(outcome.host.name, one_line(outcome.value.directory), outcome.value.written)
 
 
+@command("Hosts")
 def push(
     files: Annotated[list[str], argument("FILE...", "Files and directories to copy.")],
     to: Annotated[

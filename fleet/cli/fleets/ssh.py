@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.completion import complete_worker
 from fleet.cli.options import Fleet, Output, argument, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
@@ -166,6 +167,7 @@ def fill_in_job(words: list[str]) -> list[str]:
     return words if is_given else [*words[:at], _NEWEST, *words[at:]]
 
 
+@command("Hosts", WithJob)
 def ssh(
     ctx: typer.Context,
     worker: Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fleet.cli.application import command
 from fleet.cli.fleets import inventory
 from fleet.cli.options import Fleet, Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet, run_command
@@ -76,6 +77,7 @@ def _export_all(services: Services) -> tuple[str, ...]:
     return tuple(names)
 
 
+@command("Hosts")
 def ssh_config(
     install: Annotated[bool, option("--install", "Add one Include line to ~/.ssh/config, for all fleets.")] = False,
     remove: Annotated[bool, option("--remove", "Remove the Include line from ~/.ssh/config.")] = False,

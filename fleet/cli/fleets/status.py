@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Annotated, TextIO
 
+from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet
 from fleet.config import NAME_VARIABLE
@@ -65,6 +66,7 @@ def run(request: StatusRequest, services: Services) -> StatusSummary:
     return StatusSummary(fleets, damaged)
 
 
+@command("Fleets")
 def status(
     watch: Annotated[bool, option("--watch", "Show the state again every 2 s, until Ctrl-C.")] = False,
     fleet: Annotated[

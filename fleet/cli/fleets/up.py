@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import (
     EXISTING_HOSTS,
     DryRun,
@@ -24,7 +25,7 @@ from fleet.cli.options import (
     parse_count,
     parse_text,
 )
-from fleet.cli.provider_options import read_options
+from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
 from fleet.events import FleetResized, Level, Note, Sink
@@ -341,6 +342,7 @@ def _repeat_as_typed(error: FleetError) -> None:
     error.next_steps = (*again, *others) if again else (*others, Again({}, "up"))
 
 
+@command("Fleets", WithProviders)
 def up(
     ctx: typer.Context,
     workers: Annotated[

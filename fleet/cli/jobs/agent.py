@@ -21,6 +21,7 @@ from typing import Annotated
 import typer
 
 from fleet.cli import options, policy_options
+from fleet.cli.application import command
 from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, option, parse_count, select_fields
 from fleet.cli.program import NoAdapt, Variables
 from fleet.cli.runtime import run_command
@@ -481,6 +482,7 @@ def _raise_outcome(ended: Ended) -> None:
 _BATCH = "from the batch system"
 
 
+@command("Jobs")
 def agent(
     ctx: typer.Context,
     script: Annotated[str, argument("SCRIPT", "Training script, e.g. task.py.")],

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, duration
-from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, add_program_options, read_program_fields
+from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, WithTrial, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import NotReadyError, UsageError
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
@@ -296,6 +297,7 @@ def _compare_hosts(prepared: Sequence[Prepared]) -> Verdict:
     return verdict(members, facts, pairs)
 
 
+@command("Jobs", WithTrial)
 @add_program_options
 def check(
     ctx: typer.Context,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import JOB_HELP, Fleet, Output, OutputOption, argument
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import UsageError
@@ -46,6 +47,7 @@ def run(request: CompareRequest, services: Services, sink: Sink) -> JobsCompared
     return compared
 
 
+@command("Results", WithJobs)
 def compare(
     first: Annotated[str, argument("JOB", JOB_HELP)],
     second: Annotated[str, argument("JOB", "The other job.")],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.completion import complete_job
 from fleet.cli.options import Fleet, Output, OutputOption, SameJob, Yes, argument, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
@@ -124,6 +125,7 @@ def _summarize_deletion(fleet: str, names: Sequence[str], answers: Sequence[Jobs
     return JobsDeleted(fleet, gone, sum(answer.freed for answer in answers), kept)
 
 
+@command("Results", WithJobs)
 def jobs(
     jobs: Annotated[
         list[str] | None,

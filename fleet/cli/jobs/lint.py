@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, argument, option
 from fleet.cli.program import NoAdapt
 from fleet.cli.runtime import run_command
@@ -99,6 +100,7 @@ def _count_findings(findings: Sequence[Finding]) -> str:
     return join_names([counted(counts[kind], kind.value) for kind in Severity if counts[kind]])
 
 
+@command("Jobs")
 def lint(
     script: Annotated[str, argument("SCRIPT", "Training script, e.g. task.py.")],
     workdir: Annotated[str, option("--workdir", "Directory that SCRIPT starts in.", "DIR", default="its own")] = "",

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import (
     Fleet,
     JobArgument,
@@ -206,6 +207,7 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
         raise typer.BadParameter(f"{text!r} is not a regular expression: {error}") from None
 
 
+@command("Jobs", WithJobs)
 def logs(
     job: JobArgument = "",
     follow: Annotated[bool, option("--follow/--no-follow", "Follow until the job ends.", short="-f")] = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.events import ResultsPulled, Sink
@@ -18,6 +19,7 @@ def run(request: PullRequest, services: Services, sink: Sink) -> list[ResultsPul
     return pull_all(request, services, sink) if request.every else [pull_results(request, services, sink)]
 
 
+@command("Results", WithJobs)
 def pull(
     job: JobArgument = "",
     to: Annotated[str, option("--to", "Directory for the results.", "DIR", default="results/JOB")] = "",

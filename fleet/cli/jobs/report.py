@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fleet.cli.again import split_train
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -189,6 +190,7 @@ def _write(path: Path, record: JobRecord, measures: list[Measure]) -> ReportWrit
     return ReportWritten(job=record.job, page=str(path), size=len(page), fleet=record.fleet or None)
 
 
+@command("Results", WithJobs)
 def report(
     job: JobArgument = "",
     to: Annotated[str, option("--to", "File of the page.", "FILE", default="JOB.html")] = "",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fleet.cli.again import find_remembered, run_again
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import resolve_fleet
 
 
+@command("Jobs", WithJobs)
 def rerun(
     job: JobArgument = "",
     name: Annotated[str, option("--name", "Name of the new job.", "NAME", default="none")] = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Duration, Fleet, Grace, JobArgument, Output, OutputOption, SameJob, one_job
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import NotFoundError, explain_interrupt
@@ -67,6 +68,7 @@ def run(request: StopRequest, services: Services, sink: Sink) -> None:
     announce_next(before, job, request.fleet, sink)
 
 
+@command("Jobs", WithJobs)
 def stop(
     job: JobArgument = "",
     grace: Grace = Duration(GRACE_S),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -226,6 +227,7 @@ def _open(url: str) -> bool:
         return False
 
 
+@command("Results", WithJobs)
 def tensorboard(
     job: JobArgument = "",
     directory: Annotated[

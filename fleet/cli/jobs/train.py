@@ -14,6 +14,7 @@ import typer
 
 from fleet.cli import options, policy_options
 from fleet.cli.again import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
+from fleet.cli.application import command
 from fleet.cli.completion import complete_job
 from fleet.cli.options import (
     CHECKPOINTS,
@@ -26,7 +27,7 @@ from fleet.cli.options import (
     option,
     select_fields,
 )
-from fleet.cli.program import TYPED, add_program_options, read_program_fields
+from fleet.cli.program import TYPED, WithResume, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
@@ -512,6 +513,7 @@ def _finish(
 _DEFAULTS = Policy()
 
 
+@command("Jobs", WithResume)
 @add_program_options
 def train(
     ctx: typer.Context,
