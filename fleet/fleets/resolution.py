@@ -85,6 +85,7 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
         UsageError: a setting is invalid, a variable for a login is not set, or the fleet exists with another setting.
     """
     spec = _new_spec(request) if record is None else _existing_spec(request, record)
+    _refuse_flags(request, spec.options)
     if spec.packages:
         read_pip_source(spec)  # a variable that is not set is reported before anything is created
     if record is None:
@@ -98,6 +99,18 @@ def resolve_spec(request: UpRequest, record: FleetRecord | None) -> FleetSpec:
             next_steps=[Step("down")],
         )
     return spec
+
+
+def _refuse_flags(request: UpRequest, options: ProviderOptions) -> None:
+    """Raise UsageError for an option of `fleet up` that has no effect on such hosts."""
+    exists = options.remote and not options.rents
+    given = {"--retry-until-up": request.retry_until_up, "--accept-new": request.accept_new}
+    unused = [name for name, used in (("--retry-until-up", options.rents), ("--accept-new", exists)) if not used]
+    if wrong := [name for name in unused if given[name]]:
+        raise UsageError(
+            f"{' and '.join(wrong)} cannot be used with {options.title or 'these hosts'}",
+            next_steps=[Again(dict.fromkeys(wrong))],
+        )
 
 
 def resolve_provider(given: Settings, defaults: Settings) -> str:

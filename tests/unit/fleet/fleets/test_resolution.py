@@ -344,3 +344,26 @@ def test_a_local_fleet_uses_the_active_environment_if_it_has_tensorflow(
     of_file = replace(settings(workers=3), file=tmp_path / "fleet.toml")
     assert asked(settings(), of_file).python_source == ""  # the file does not name this program
     assert asked(settings(provider="gce")).python == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "accept_new", "retry", "wrong"),
+    [
+        (Settings(), True, True, ["--retry-until-up", "--accept-new"]),
+        (settings(inventory="hosts"), True, True, ["--retry-until-up"]),
+        (Settings(provider="gce"), True, True, ["--accept-new"]),
+        (Settings(provider="gce"), False, True, []),
+    ],
+)
+def test_options_without_an_effect_are_refused(
+    given: Settings, accept_new: bool, retry: bool, wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("a\nb\n")
+    request = UpRequest("demo", given, Settings(), accept_new=accept_new, retry_until_up=retry)
+    if not wrong:
+        resolve_spec(request, None)
+        return
+    with pytest.raises(UsageError, match="cannot be used with") as error:
+        resolve_spec(request, None)
+    assert error.value.next_steps == (Again(dict.fromkeys(wrong)),)
