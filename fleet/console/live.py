@@ -229,6 +229,7 @@ class LiveSink:
             raise
         finally:
             self._thread = None
+        self._backlog.hidden = 0  # the last frame reports them
         if self._view.result or self._view.down:  # what follows is about something else
             self._view = View()
         if self._failure is not None and not isinstance(self._failure, OSError):

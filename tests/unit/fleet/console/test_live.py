@@ -124,6 +124,8 @@ def test_chatter_is_counted_not_shown() -> None:
     assert "worker-0 | Epoch 1/2" in screen.plain
     assert "1 TensorFlow startup line hidden" in screen.plain
     assert "a.cc" not in screen.text
+    play(screen, Note("the next command"))
+    assert screen.plain.count("1 TensorFlow startup line hidden") == 1
 
 
 def test_prefixes_line_up_and_colours_are_those_of_the_rows() -> None:
