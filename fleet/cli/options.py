@@ -52,6 +52,24 @@ def parse_count(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not a whole number") from None
 
 
+def _bounded(kind: type[int] | type[float], low: int, high: int | None) -> Callable[[Any], float]:
+    """Return a parser of numbers; Typer's own messages differ between its versions."""
+
+    def parse(given: Any) -> float:
+        try:
+            value = kind(given)
+        except ValueError:
+            noun = "whole number" if kind is int else "number"
+            raise typer.BadParameter(f"{given!r} is not a {noun}") from None
+        if high is not None and not low <= value <= high:
+            raise typer.BadParameter(f"{given} is not between {low} and {high}")
+        if not value >= low:
+            raise typer.BadParameter(f"{given} is less than {low}")
+        return value
+
+    return parse
+
+
 def parse_text(text: str) -> str:
     """Return a value of bounded length without control characters."""
     return _checked(check_text, text)
@@ -126,9 +144,12 @@ def option(
         metavar: Its value; None: a flag. Versions of Typer show choices in different brackets.
         short: ``-w``.
         default: The default in words; empty: the real default is shown.
-        details: Other arguments of typer.Option; `panel` is the group in the help, and an option that is `rare` is
-            only shown by ``--help-all``.
+        details: `min`, `max`, and `number` (int or float) of a number; other arguments of typer.Option. `panel` is the
+            group in the help, and an option that is `rare` is only shown by ``--help-all``.
     """
+    if "min" in details:
+        kind = details.pop("number", int)
+        details["parser"] = _bounded(kind, details.pop("min"), details.pop("max", None))
     return typer.Option(
         *filter(None, (name, short)),
         metavar=metavar,

@@ -13,6 +13,7 @@ import typer
 
 from fleet.cli.application import HELP_ALL, Grouped, list_options
 from fleet.cli.command_line import parse
+from fleet.cli.mistakes import explain_mistake
 from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIMEOUTS, Duration, Fleet, argument, option
 from fleet.cli.runtime import read_settings, resolve_fleet
 from fleet.errors import UsageError
@@ -52,14 +53,13 @@ class WithResume(WithProgram):
         return args
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the newest job to the options that have no value; keep the command line in the context."""
+        """Add the newest job to options that have no value, and the options of fleet.toml; keep what was typed."""
         args = self.complete(args)
         ctx.meta[TYPED] = parse("train", args, list_options(self))
-        ctx.default_map = self._read_defaults(ctx)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, [*self._read_defaults(ctx), *args])
 
-    def _read_defaults(self, ctx: Any) -> dict[str, Any]:
-        """Return the values of the table [train] of fleet.toml, by the names of the parameters.
+    def _read_defaults(self, ctx: Any) -> list[str]:
+        """Return the table [train] of fleet.toml as options.
 
         Raises:
             UsageError: a key is none of the options about failures, timeouts, checkpoints, and tasks, or a value is
@@ -72,18 +72,25 @@ class WithResume(WithProgram):
             for param in self.params
             if getattr(param, "rich_help_panel", None) in groups and param.opts[0] not in (RESUME, AFTER)
         }
+        words: list[str] = []
         for key, value in settings.train.items():
             where = f"{settings.file}: {key[:60]} in [train]"
             if key not in params:
                 raise UsageError(f"{where} is not one of its keys", cause=f"valid keys: {', '.join(params)}")
-            if not isinstance(value, (str, int, float)):  # true and false are whole numbers, too
-                raise UsageError(f"{where} must be a text, a number, true, or false", hint="correct the value")
+            is_flag = getattr(params[key], "is_flag", False)
+            if not isinstance(value, bool if is_flag else (str, int, float)):
+                kind = "true or false" if is_flag else "a text or a number"
+                raise UsageError(f"{where} must be {kind}", hint="correct the value")
+            given = [f"--{key}"] if value is True else [] if is_flag else [f"--{key}", str(value)]
             try:
-                params[key].type_cast_value(ctx, value)
-            except typer.BadParameter as error:
-                reason = error.message.rstrip(".")
-                raise UsageError(f"{where}: {reason}", next_steps=[Step("train", HELP_ALL)]) from None
-        return {str(params[key].name): value for key, value in settings.train.items()}
+                super().parse_args(type(ctx)(self, info_name=ctx.info_name), given)
+            except Exception as error:
+                if not hasattr(error, "format_message"):  # not an error of Typer
+                    raise
+                message = explain_mistake(error.format_message(), "train", None).message
+                raise UsageError(f"{where}: {message}", next_steps=[Step("train", HELP_ALL)]) from None
+            words += given
+        return words
 
 
 def _is_job(word: str) -> bool:

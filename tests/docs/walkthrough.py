@@ -198,6 +198,7 @@ def _normalize(line: str) -> str:
         (r"\b[KMGT]iB\b", "MiB"),
         (r"\b0 (min|h)\b", "0 s"),
         (r"\b0ms/(step|epoch)\b", r"0s/\1"),  # longer on a loaded machine
+        (r" \(0 more are equal to those of another task\)", ""),  # if both models were saved in the same second
         (r" +", " "),
     ):
         line = re.sub(pattern, text, line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import importlib.util
 import os
 from pathlib import Path
 
@@ -96,7 +97,9 @@ def test_an_image_data_generator_requires_scipy_before_the_start(pair: Program) 
         "task.py", "from keras.preprocessing.image import ImageDataGenerator as Flow\nFlow(rescale=1 / 255)\n"
     )
     advice = "task.py:2 requires scipy, which worker-[0-1] lack; add scipy to pyproject.toml or requirements.txt next"
-    assert f"problem {advice}" in " ".join(pair.run("check", "task.py", code=14).text.split())
+    is_missing = importlib.util.find_spec("scipy") is None
+    checked = " ".join(pair.run("check", "task.py", code=14 if is_missing else 0).text.split())
+    assert (f"problem {advice}" in checked) is is_missing
     pair.script("pyproject.toml", '[project]\nname = "mine"\nversion = "1"\ndependencies = ["scipy>=1.13"]\n')
     listed = " ".join(pair.run("check", "task.py", code=None).text.split())
     assert "requires scipy" not in listed

@@ -672,6 +672,7 @@ def train(
             "Replication bandwidth per host in MiB/s; 0 disables replication.",
             "MIB_S",
             min=0,
+            number=float,
             panel=CHECKPOINTS,
             rare=True,
         ),

@@ -39,9 +39,9 @@ def test_the_template_shows_options_of_train() -> None:
     [
         ("restart = 3", "restart in [train] is not one of its keys"),
         ('resume = "-1"', "resume in [train] is not one of its keys"),
-        ("ps = -1", "ps in [train]: -1 is not in the range"),
-        ('backoff = "soon"', "backoff in [train]: invalid duration 'soon'"),
-        ("chief = [true]", "chief in [train] must be a text, a number, true, or false"),
+        ("ps = -1", "ps in [train]: invalid value for '--ps': -1 is less than 0"),
+        ('backoff = "soon"', "backoff in [train]: invalid value for '--backoff': invalid duration 'soon'"),
+        ("chief = [true]", "chief in [train] must be true or false"),
     ],
 )
 def test_a_wrong_line_of_the_file_is_named(
