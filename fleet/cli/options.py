@@ -144,8 +144,8 @@ def option(
         metavar: Its value; None: a flag. Versions of Typer show choices in different brackets.
         short: ``-w``.
         default: The default in words; empty: the real default is shown.
-        details: `min`, `max`, and `number` (int or float) of a number; other arguments of typer.Option. `panel` is the
-            group in the help, and an option that is `rare` is only shown by ``--help-all``.
+        details: `min`, `max`, and `number` (int or float) of a number; other arguments of typer.Option. `panel` is
+            the group in the help, and an option that is `rare` is only shown by ``--help-all``.
     """
     if "min" in details:
         kind = details.pop("number", int)

@@ -148,13 +148,13 @@ class Groups:
 
     def descendants(self, name: str) -> list[str]:
         """Return the group `name` and all groups in it: direct children first, then their children."""
-        reached = [name]
-        known = {name}
-        for parent in reached:  # grows meanwhile
-            inner = [child for child in self.groups[parent].children if child not in known]
-            known.update(inner)
-            reached += inner
-        return reached
+        reached = {name: None}
+        queue = [name]
+        for parent in queue:  # grows meanwhile
+            inner = [child for child in self.groups[parent].children if child not in reached]
+            reached.update(dict.fromkeys(inner))
+            queue += inner
+        return list(reached)
 
     def members(self, name: str) -> list[str]:
         """Return the hosts of the group `name` and of all groups in it, in their order."""

@@ -54,7 +54,7 @@ def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str 
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "is_required"),
     [
         ("import tensorflow as tf\nflow = tf.keras.preprocessing.image.ImageDataGenerator(rescale=1 / 255)\n", True),
         ("from keras.preprocessing.image import ImageDataGenerator\nImageDataGenerator()\n", True),
@@ -63,10 +63,10 @@ def test_calls_that_require_tensorboard(tmp_path: Path, source: str, place: str 
         ("from keras.preprocessing.image import ImageDataGenerator, load_img\nload_img('a')\n", False),
     ],
 )
-def test_image_data_generators_require_scipy(tmp_path: Path, source: str, found: bool) -> None:
+def test_image_data_generators_require_scipy(tmp_path: Path, source: str, is_required: bool) -> None:
     write(tmp_path, {"task.py": source})
     locations = needed(find_entry(str(tmp_path / "task.py"), "", (), "")).locations
-    assert locations.get("scipy") == ("task.py:2" if found else None)
+    assert locations.get("scipy") == ("task.py:2" if is_required else None)
 
 
 def test_the_immediate_imports_of_a_module_are_needed(tmp_path: Path) -> None:
