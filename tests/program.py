@@ -140,6 +140,11 @@ class CommandResult:
         return self.out.decode("utf-8", "replace")
 
     @property
+    def messages(self) -> str:
+        """Return the messages without those that name what takes more than 1.5 s on a busy computer."""
+        return "".join(line for line in self.err.splitlines(True) if not line.startswith("waiting for "))
+
+    @property
     def events(self) -> list[dict[str, Any]]:
         """Return the objects of ``-o json``, one per line; each must match the published schema."""
         from tests.docs.schema import check_event

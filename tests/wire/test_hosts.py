@@ -87,7 +87,8 @@ def test_a_command_runs_on_a_host_and_in_the_environment_of_a_task(pair: Program
     words = ["printf", "%s|", "a b", "$HOME", "it's; exit 3"]
     assert pair.run("ssh", "1", "--", *words).text == "a b|$HOME|it's; exit 3|"
     assert (
-        pair.run("ssh", "worker-0", "--", "sh", "-c", "echo to stderr >&2; exit 255", code=255).err == "to stderr\n"
+        pair.run("ssh", "worker-0", "--", "sh", "-c", "echo to stderr >&2; exit 255", code=255).messages
+        == "to stderr\n"
     )
     assert "no host 'worker-7'" in pair.run("ssh", "7", code=102).err
 
@@ -122,7 +123,7 @@ def test_ssh_reaches_hosts_by_name(pair: Program, tmp_path: Path) -> None:
 def test_a_command_runs_on_all_hosts(pair: Program) -> None:
     ran = pair.run("exec", "--", "sh", "-c", "printf 'same\\nlines'; echo fails >&2; exit $1", "name", "4", code=4)
     assert ran.text == "worker-[0-1] | same\nworker-[0-1] | lines\n"
-    assert ran.err == "worker-[0-1] | fails\nworker-[0-1]: exit code 4\n"
+    assert ran.messages == "worker-[0-1] | fails\nworker-[0-1]: exit code 4\n"
     assert (
         sorted(pair.run("exec", "--", "sh", "-c", "echo $SSH_CONNECTION").text.splitlines())[1][:11] == "worker-1 | "
     )
@@ -130,7 +131,7 @@ def test_a_command_runs_on_all_hosts(pair: Program) -> None:
     many = pair.run("exec", "--", "sh", "-c", "yes | head -c 1000000").text.splitlines()
     assert [many.count(f"worker-{index} | y") for index in (0, 1)] == [500_000, 500_000]
     assert "nosuch: command not found" in pair.run("exec", "--", "nosuch", code=127).err
-    assert pair.run("exec", "--", "sh", "-c", "kill -KILL $$", code=137).err == "worker-[0-1]: exit code 137\n"
+    assert pair.run("exec", "--", "sh", "-c", "kill -KILL $$", code=137).messages == "worker-[0-1]: exit code 137\n"
 
 
 def test_files_are_pushed_to_the_hosts(pair: Program) -> None:

@@ -37,7 +37,7 @@ def test_a_job_is_found_by_its_name_its_number_and_the_start_of_its_id(two: Prog
     assert f"in {two.directory}/saved" in two.run("pull", "-2", "--to", "saved").err
     assert f"job {base} had already ended" in two.run("stop", "base").err
 
-    unknown = two.run("pull", "bass", code=102).err
+    unknown = two.run("pull", "bass", code=102).messages
     assert unknown == ("error: fleet 'default' has no job 'bass'\nhint:  did you mean base?\nnext:  fleet jobs\n")
     assert "the IDs of 2 jobs begin with '20'" in two.run("logs", "--job", "20", code=2).err
     assert f"they are {other}, {base}" in two.run("jobs", "20", code=2).err

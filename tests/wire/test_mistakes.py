@@ -115,4 +115,4 @@ def test_status_of_a_fleet_without_any_sshd_offers_its_repair(program: Program) 
         listener.kill()
     ran = program.run("status", code=13)
     assert "no answer" in ran.text
-    assert ran.err == "error: no host of fleet 's' answers\nnext:  fleet up --fleet s\n"
+    assert ran.messages == "error: no host of fleet 's' answers\nnext:  fleet up --fleet s\n"
