@@ -30,7 +30,7 @@ connections = [
 ]
 ThreadingGroup.from_connections(connections).run(command, hide=True, in_stream=False)
 """
-"""What fabric offers for a command on many hosts."""
+"""A program that runs a command on many hosts with fabric's ThreadingGroup."""
 
 
 class Hosts:

@@ -28,7 +28,7 @@ from benchmarks.hosts import FLEET, Hosts, bare, by_ssh, configurations, joined,
 from provision.local.processes import MARK
 
 Values = tuple[float, ...]
-"""What one run of a program took."""
+"""The measured values of one run of a program."""
 
 _TERMINAL = struct.pack("HHHH", 50, 160, 0, 0)
 _ENDED = (0, 101, 102)  # exit codes of fleet stop

@@ -52,7 +52,7 @@ def main() -> int:
 def _exit(code: int) -> NoReturn:
     """End the process at once.
 
-    If a KeyboardInterrupt has passed through exec() of a string, as in dataclasses, Python ends itself by SIGINT,
+    If a KeyboardInterrupt has passed through code that dataclasses generated, Python ends itself by SIGINT,
     although the exception was handled (run_eval_code_obj in Python/pythonrun.c).
     """
     for stream in (sys.stdout, sys.stderr):

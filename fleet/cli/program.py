@@ -65,6 +65,8 @@ class WithResume(WithProgram):
             UsageError: a key is none of the options about failures, timeouts, checkpoints, and tasks, or a value is
                 invalid.
         """
+        if ctx.resilient_parsing:  # the shell completes a command line: an error would end up in it
+            return []
         settings = read_settings()
         groups = {FAILURES, TIMEOUTS, CHECKPOINTS, TASKS}
         params = {
