@@ -1,4 +1,4 @@
-"""Errors of the program: message, cause, hint, next steps, and exit code.
+"""Errors of the program: message, cause, hint, next steps, and exit code; and names of hosts in messages.
 
     FleetError
     ├── InternalError       1   a bug of this program
@@ -20,11 +20,14 @@ Any other exception that reaches the top level is a bug of this program: exit co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from fleet.steps import NextStep
+from fleet.steps import Again, NextStep, step_of
+from provision.provider import ErrorKind, ProviderError
+from train.errors import ScriptError, TrainError
 
 _E = TypeVar("_E", bound="FleetError")
 
@@ -155,3 +158,75 @@ def explain_interrupt(message: str, *next_steps: NextStep) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise CancelledError(message, next_steps=next_steps) from None
+
+
+_PROVIDER: dict[ErrorKind, type[FleetError]] = {
+    ErrorKind.USAGE: UsageError,
+    ErrorKind.MISSING: NotReadyError,
+    ErrorKind.CREDENTIALS: CredentialsError,
+    ErrorKind.QUOTA: QuotaError,
+    ErrorKind.CAPACITY: CapacityError,
+    ErrorKind.UNREACHABLE: UnreachableError,
+}
+
+
+def translate(error: ProviderError | TrainError) -> FleetError:
+    """Return the error of the program for an error of a provider or of the training side."""
+    if isinstance(error, ProviderError):
+        kind, command = _PROVIDER[error.kind], "up"
+    else:
+        kind, command = UsageError if isinstance(error, ScriptError) else NotReadyError, ""
+    again = () if error.again is None else (Again(error.again, command),)
+    steps = (*again, *map(step_of, error.next_steps))
+    if not steps and kind is UnreachableError:  # it may answer the next time
+        steps = (Again({}),)
+    return kind(error.message, cause=error.cause, hint=error.hint, next_steps=steps)
+
+
+def meaning(error: Exception) -> FleetError | None:
+    """Return the error of the program for an error of a provider or of the training side; None for others."""
+    return translate(error) if isinstance(error, (ProviderError, TrainError)) else None
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise errors of a provider or of the training side as errors of the program."""
+    try:
+        yield
+    except (ProviderError, TrainError) as error:
+        raise translate(error) from error
+
+
+_TYPES = ("chief", "worker", "ps", "evaluator")
+
+
+def order(name: str) -> tuple[int, str, int]:
+    """Return the sort key of a task or host: by type, the chief first, and worker-2 before worker-10."""
+    kind, _, index = name.rpartition("-")
+    if not (index.isascii() and index.isdigit()):
+        return (len(_TYPES), name, 0)
+    return (_TYPES.index(kind) if kind in _TYPES else _TYPES.index("worker"), kind, int(index))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return names in order with their numbers folded: ``alpha, worker-[0-3,7]``; duplicates count once."""
+    numbers: dict[str, list[int]] = {}
+    for name in sorted(sorted(set(names)), key=order):
+        match = re.fullmatch(r"(.*-)(0|[1-9][0-9]*)", name, re.ASCII | re.DOTALL)
+        if match:
+            numbers.setdefault(match[1], []).append(int(match[2]))
+        else:
+            numbers.setdefault(name, [])
+    return ", ".join(_fold_indexes(stem, indexes) for stem, indexes in numbers.items())
+
+
+def _fold_indexes(stem: str, numbers: list[int]) -> str:
+    if len(numbers) <= 1:
+        return stem + "".join(map(str, numbers))
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return f"{stem}[{','.join(str(a) if a == b else f'{a}-{b}' for a, b in ranges)}]"

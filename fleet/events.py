@@ -1,4 +1,4 @@
-"""Define the events of a command as frozen objects; consoles and JSON lines are made of these only.
+"""Define the events of a command, and the snapshot of `fleet status`, as frozen objects for consoles and JSON lines.
 
 Docstrings and comments of fields are the descriptions of docs/schema/events.json. Events that agents report are made
 by fleet.remote.publication.
@@ -6,13 +6,18 @@ by fleet.remote.publication.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from fleet.errors import fold
 from provision.model import Offer
 from train.lint.finding import Finding
+
+if TYPE_CHECKING:
+    from train.diagnosis.verdict import Verdict
 
 
 class Phase(Enum):
@@ -768,3 +773,237 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Write pending output, and release the terminal until the next event."""
+
+
+UNREADY = "hosts"
+"""Name of what is shown instead of the hosts of a fleet that cannot be used; its reason says why."""
+_YEAR_10000 = 253_402_300_800.0  # in seconds since the epoch
+
+
+def describe_maintenance(windows: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return a sentence for each time window of planned maintenance, with the hosts that it stops.
+
+    Args:
+        windows: Start and end by host, in seconds since the epoch, 0: unknown; empty: none. Times that no calendar
+            has are ignored: hosts report them.
+    """
+    sentences = []
+    for window in sorted({tuple(window) for window in windows.values() if 0 < max(window, default=0) < _YEAR_10000}):
+        times = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in window if at > 0)
+        hosts = fold(name for name, other in windows.items() if tuple(other) == window)
+        sentences.append(f"maintenance {times}: stops {hosts}")
+    return sentences
+
+
+@dataclass(frozen=True)
+class HostStatus:
+    """A host; -1: unknown.
+
+    Attributes:
+        name: ``worker-0``.
+        address: Address that SSH connects to.
+        port: TCP port that SSH connects to.
+        reachable: Whether its agent answered.
+        reason: Why it did not answer.
+        cpu_percent: CPU use of the task's processes, in percent of one core.
+        memory_bytes: Memory of the task's processes.
+        gpu_percent: Mean use of its GPUs, in percent.
+        disk_free: Free bytes of the disk that holds the fleet's files.
+        disk_total: Size of that disk in bytes.
+        jobs_size: Bytes that jobs use on that disk.
+        stopped: Whether its instance is stopped, and its disk is kept.
+        maintenance: Start and end of planned maintenance that stops it, in seconds since the epoch, 0: unknown;
+            empty: none is known, or no job runs on it.
+    """
+
+    name: str
+    address: str
+    port: int
+    reachable: bool
+    reason: str = ""
+    cpu_percent: float = -1.0
+    memory_bytes: int = -1
+    gpu_percent: float = -1.0
+    disk_free: int = -1
+    disk_total: int = -1
+    jobs_size: int = -1
+    stopped: bool = False
+    maintenance: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredStatus:
+    """A job that the hosts store.
+
+    Attributes:
+        job: Its identifier.
+        size: Bytes that it uses on the disks of all hosts.
+        pulled: Whether its results are on this computer: ``yes``, ``no``, ``partly``; empty: it has no results.
+        queued_after: The job that it waits for; None: it is not queued.
+    """
+
+    job: str
+    size: int
+    pulled: str
+    queued_after: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """A task of the newest job.
+
+    Attributes:
+        task: Type and index in the cluster: ``worker-0``; empty: a spare, which has no task until a host is lost.
+        slot: Its slot in the fleet.
+        phase: Its phase in the attempt; None if its host did not report it.
+        alive: Whether a supervisor runs it.
+        exit: How it exited; None if it has not exited.
+        progress: Its latest progress; None: unknown.
+    """
+
+    task: str
+    slot: str
+    phase: Phase | None = None
+    alive: bool = False
+    exit: Exit | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The newest job of a fleet.
+
+    Attributes:
+        id: Its identifier.
+        script: Name of its program.
+        attempt: The latest attempt.
+        attempts: Largest number of attempts; 0: no limit.
+        waits: Whether that attempt failed, and the next one has not started yet.
+        started_at: Seconds since the epoch.
+        tasks: In the order of their names.
+        result: How it ended; None: it is running, or its result is unknown.
+        verdict: The first cause, if it failed and its hosts could be asked.
+        warning: Why the job may not have done what the user intended although it succeeded, or which report of a host
+            contradicts the other hosts; empty: neither.
+        name: The name that the user gave it; None: none.
+        awaited: The task that the others wait for in each step; None: none, or unknown.
+        max_workers: Number of workers up to which it takes in new hosts; None: it takes in none.
+        joining: Slots whose hosts have joined and take part from the next complete checkpoint on.
+        queued_after: The job that it waits for; None: it is not queued.
+    """
+
+    id: str
+    script: str
+    attempt: int
+    started_at: float
+    tasks: tuple[TaskStatus, ...] = ()
+    result: JobResult | None = None
+    attempts: int = 1
+    waits: bool = False
+    verdict: Verdict | None = None
+    warning: str = ""
+    name: str | None = None
+    awaited: TaskAwaited | None = None
+    max_workers: int | None = None
+    joining: tuple[str, ...] = ()
+    queued_after: str | None = None
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """A fleet.
+
+    Attributes:
+        name: Its name.
+        provider: Provider of its instances.
+        hosts: In the order of their names.
+        job: The newest job; None: it has no job, or no host reported one.
+        price_usd_h: US dollars an hour.
+        cost_usd: What its instances have cost so far, with those that were replaced or released.
+        max_cost_usd: Limit of the cost; 0: none.
+        created_at: Seconds since the epoch.
+        delete_at: Time at which its provider deletes it, in seconds since the epoch; 0: never.
+        stored: The jobs that its hosts store, largest first.
+        stopped_at: When it was stopped or powered off, in seconds since the epoch; 0: it runs.
+        stop_at: Time at which its jobs end and its hosts power off, in seconds since the epoch; 0: never.
+    """
+
+    name: str
+    provider: str
+    hosts: tuple[HostStatus, ...] = ()
+    job: JobStatus | None = None
+    price_usd_h: float = 0.0
+    created_at: float = 0.0
+    delete_at: float = 0.0
+    cost_usd: float = 0.0
+    max_cost_usd: float = 0.0
+    stored: tuple[StoredStatus, ...] = ()
+    stopped_at: float = 0.0
+    stop_at: float = 0.0
+
+
+_SHARE_MIN = 0.3  # of the step
+_MARGIN = 0.2  # of the step, more than the next task
+_MARGIN_S = 0.005
+_INPUT_SHARE = 0.5  # of the time that a task needs: then its input pipeline is the cause
+_STEPS_DIFFER = 1.25  # more: the tasks do not wait for each other at each step
+NOT_TRAINING = ("ps", "evaluator")
+
+
+class OwnTime(NamedTuple):
+    """The part of a step in which a task does not wait for the others."""
+
+    step_s: float
+    own_s: float
+    cause: str  # input or python
+
+
+def own_time(step_s: float | None, input_s: float | None, python_s: float | None) -> OwnTime | None:
+    """Return the part of a step that a task needs before the collective operation; None if unknown."""
+    parts = [seconds for seconds in (input_s, python_s) if seconds is not None]
+    if step_s is None or step_s <= 0 or not parts:
+        return None
+    seconds = max(parts)
+    # In a custom loop, Python waits for the input pipeline: then both are the same time.
+    cause = "input" if input_s is not None and input_s >= _INPUT_SHARE * seconds else "python"
+    return OwnTime(step_s, min(seconds, step_s), cause)
+
+
+def find_awaited(progress: Mapping[str, Progress | None], attempt: int = 0) -> TaskAwaited | None:
+    """Return the task that all others wait for; None if there is none, or if it is unknown.
+
+    Args:
+        progress: Latest progress of all running tasks by name. Its times are medians over several windows.
+        attempt: Their attempt.
+    """
+    training = {task: at for task, at in progress.items() if not task.startswith(NOT_TRAINING)}
+    reported = [at for at in training.values() if at is not None]
+    if len(training) < 2 or len(reported) < len(training):
+        return None
+    if len({(at.input_s is None, at.python_s is None) for at in reported}) > 1:  # they cannot be compared
+        return None
+    times = {task: own_time(at.step_s, at.input_s, at.python_s) for task, at in training.items() if at is not None}
+    ranked = sorted(
+        ((busy, task) for task, busy in times.items() if busy is not None), key=lambda pair: -pair[0].own_s
+    )
+    if len(ranked) < len(training):
+        return None
+    steps = [busy.step_s for busy, _ in ranked]
+    (first, task), (second, _) = ranked[:2]
+    is_synchronous = max(steps) <= _STEPS_DIFFER * min(steps)
+    is_clear = first.own_s - second.own_s >= max(_MARGIN * first.step_s, _MARGIN_S)
+    if not (is_synchronous and is_clear and first.own_s >= _SHARE_MIN * first.step_s):
+        return None
+    return TaskAwaited(task=task, attempt=attempt, cause=first.cause, own_s=first.own_s, step_s=first.step_s)
+
+
+def waiting_times(busy: Mapping[str, float]) -> dict[str, float]:
+    """Return how long each task waits for the last one in each step, in seconds.
+
+    This is the least: a task that also computes more slowly than the others makes them wait longer.
+
+    Args:
+        busy: The part of a step that each task needs before the collective operation, in seconds.
+    """
+    last = max(busy.values(), default=0.0)
+    return {task: last - seconds for task, seconds in busy.items()}

@@ -4,16 +4,100 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
-from fleet.providers import make_provider
-from fleet.state import Store
-from fleet.translation import wrap_provider
-from fleet.waits import announce
+from fleet.errors import UsageError, translate_errors
+from fleet.state import Store, caller
+from fleet.steps import Step
 from provision.options import ProviderOptions
-from provision.provider import Provider
+from provision.provider import Provider, Site
+from provision.registry import UnknownProviderError, installed_names, options_class, provider_class
+
+T = TypeVar("T")
+
+ANNOUNCE_S = 1.5
+
+
+@contextlib.contextmanager
+def announce(report: Callable[[str], None], describe: Callable[[], str]) -> Iterator[None]:
+    """Report what the block waits for, once, if it takes longer than ANNOUNCE_S."""
+    timer = threading.Timer(ANNOUNCE_S, lambda: report(describe()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def find_options(name: str) -> type[ProviderOptions]:
+    """Return the options class of a provider.
+
+    Raises:
+        UsageError: the provider does not exist.
+    """
+    try:
+        return options_class(name)
+    except UnknownProviderError as error:
+        raise _unknown_error(error) from error
+
+
+def make_provider(
+    options: ProviderOptions, store: Store, *, keep: bool = True, report: Callable[[str], None] = lambda _: None
+) -> Provider:
+    """Return the provider of a fleet.
+
+    Args:
+        options: Options of the fleet.
+        store: State on this computer.
+        keep: The provider may create files in the state directory; otherwise it cannot create instances.
+        report: Takes what the provider waits for.
+
+    Raises:
+        UsageError: the provider cannot be imported.
+    """
+    try:
+        kind = provider_class(type(options))
+    except UnknownProviderError as error:
+        raise _unknown_error(error) from error
+    return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal, report))
+
+
+def _unknown_error(error: UnknownProviderError) -> UsageError:
+    return UsageError(
+        str(error),
+        cause=f"available providers: {', '.join(installed_names())}",
+        next_steps=[Step("up", "--provider", "local")],
+    )
+
+
+class _Translating:
+    """An object whose methods raise errors of the program."""
+
+    def __init__(self, inner: object, around: Callable[[], AbstractContextManager[None]]) -> None:
+        self._inner = inner
+        self._around = around
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with translate_errors(), self._around():
+                return value(*args, **kwargs)
+
+        return call
+
+
+def wrap_provider(provider: T, around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext) -> T:
+    """Return a provider that raises its errors as errors of the program, and makes each call within `around`."""
+    return cast("T", _Translating(provider, around))
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleet.errors import UsageError
-from fleet.translation import translate_errors
+from fleet.errors import UsageError, translate_errors
 from provision.bounds import CpuLimitError, check_text, limit_cpu
 from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
 from provision.options import FILE as FILE_CONTENT
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from train.agent.protocol.records import PipSource
 
 FILE = "fleet.toml"
+NAME_VARIABLE = "FLEET_NAME"
 _SIZE_MAX = 1 << 16
 _WORD_MAX = 60  # characters of a key in a message
 _READ_S = 2.0  # of CPU time

@@ -24,10 +24,13 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import getpass
 import json
 import os
+import re
 import shlex
 import shutil
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +61,30 @@ _LOCK_POLL_S = 0.05
 _OWNER_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _OWNER_LENGTH = 8
 
+STATE_VARIABLE = "FLEET_STATE_DIR"
+_LABEL_LENGTH = 63  # of Compute Engine
+
 T = TypeVar("T")
+
+
+def state_root() -> Path:
+    """Return the directory of all state: ``FLEET_STATE_DIR``, else the user's state directory of the system."""
+    given = os.environ.get(STATE_VARIABLE, "")
+    if given:
+        return Path(given).expanduser().absolute()
+    from platformdirs import user_state_path
+
+    return user_state_path("fleet")
+
+
+def caller() -> str:
+    """Return user and computer in characters that cloud labels accept: ``ann-laptop``."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError):  # no such user in the system's list
+        login = str(os.getuid())
+    plain = re.sub(r"[^a-z0-9_-]+", "-", f"{login}-{socket.gethostname().partition('.')[0]}".lower())
+    return plain.strip("-_")[:_LABEL_LENGTH]
 
 
 @dataclass(frozen=True)
@@ -216,7 +242,7 @@ class FleetDirectory:
 
     @property
     def verdict(self) -> Path:
-        """Return the path of the verdict on the newest job; see fleet.jobs.kept_verdict."""
+        """Return the path of the verdict on the newest job; see fleet.jobs.evidence."""
         return self.path / "verdict"
 
     def exists(self) -> bool:

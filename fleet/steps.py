@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.config import DEFAULT_FLEET
+DEFAULT_FLEET = "default"
 
 FLEET_COMMANDS = frozenset({
     "up", "train", "check", "logs", "status", "pull", "jobs", "inventory", "stop", "extend", "down",

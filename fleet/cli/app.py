@@ -1,29 +1,139 @@
-"""The command line: parse arguments, run the command, print errors."""
+"""The command line: parse arguments, run the command, print errors with their next steps."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fleet.cli.application import COMMANDS, app, root_command
-from fleet.cli.failures import (
-    explain_usage_error,
-    is_json_requested,
-    keep_traceback,
-    render_next_steps,
-    report_failure,
-)
+from fleet.cli.application import COMMANDS, app, list_options, root_command
+from fleet.cli.command_line import CommandLine, make_words, parse
 from fleet.cli.options import Output
 from fleet.cli.runtime import (
     CommandEnded,
     CommandFailed,
     open_sink,
 )
-from fleet.config import DEFAULT_FLEET
-from fleet.errors import CancelledError, FleetError, InternalError
-from fleet.steps import Again
+from fleet.errors import CancelledError, FleetError, InternalError, UsageError
+from fleet.interrupts import ignore_interrupts, was_interrupted
+from fleet.state import state_root
+from fleet.steps import DEFAULT_FLEET, Again, Step
 
 if TYPE_CHECKING:
     from fleet.events import Sink
+
+
+def find_typed_command(arguments: list[str]) -> CommandLine | None:
+    """Return the command line as it was typed; None if it has no known command."""
+    at = next((index for index, word in enumerate(arguments) if not word.startswith("-")), len(arguments))
+    if at == len(arguments) or arguments[at] not in COMMANDS:
+        return None
+    command = root_command(arguments[at]).commands[arguments[at]]
+    complete = getattr(command, "complete", list)
+    return parse(arguments[at], complete(arguments[at + 1 :]), list_options(command))
+
+
+def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
+    """Return the command lines of the next steps, each once, with the name of the fleet.
+
+    The first one is not the command that has just failed, unless it was cancelled: nothing before it changes its
+    outcome.
+    """
+    typed = find_typed_command(arguments)
+    steps = (_resolve(step, typed) if isinstance(step, Again) else step for step in error.next_steps)
+    lines = list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
+    failed = typed.step().text(fleet) if typed is not None else ""
+    is_repeated = lines[:1] == [failed] and not isinstance(error, CancelledError)
+    return lines[1:] if is_repeated else lines
+
+
+def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
+    """Return the typed command with the changes; None if it does not have the options.
+
+    If the option to remove was not typed but comes from fleet.toml, the step is the help of the command.
+    """
+    if typed is None:
+        return None
+    if again.command and again.command != typed.command:
+        return Step(again.command, *(part for word in make_words(again.change) for part in word.text))
+    if not typed.takes(again.change):
+        return None
+    changed = typed.changed(again.change, again.program)
+    return Step(typed.command, "--help") if again.change and changed == typed else changed.step()
+
+
+def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:
+    """Print an error and return its exit code."""
+    ignore_interrupts()
+    from fleet.console.formatting import accepts_color
+    from fleet.console.jsonl import JsonSink
+    from fleet.console.messages import print_error
+    from fleet.console.pages import read_width
+
+    json = sink if isinstance(sink, JsonSink) else None
+    try:
+        if was_interrupted() and sys.stderr.isatty():
+            sys.stderr.write("\r")  # over the ^C that the terminal has echoed
+        print_error(
+            error,
+            sys.stderr,
+            next_lines=next_lines,
+            json=json,
+            color=accepts_color(sys.stderr, os.environ),
+            width=read_width(sys.stderr),
+        )
+    except BrokenPipeError:  # as with 2>&1 | head; the exit code still reports the failure
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    return error.exit_code
+
+
+def is_json_requested(arguments: list[str]) -> bool:
+    """Return whether a command line asks for JSON lines."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(
+        word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
+        for before, word in zip(["", *words], words, strict=False)
+    )
+
+
+def keep_traceback(failure: InternalError) -> None:
+    """Write the traceback of an internal error to a file, for a report."""
+    import traceback
+
+    from provision.directories import make_directory
+
+    file = state_root() / "bug-report.txt"
+    text = "".join(traceback.format_exception(failure))
+    try:
+        make_directory(file.parent)
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        failure.cause = text
+    else:
+        failure.hint = f"report it, with the file {file}"
+
+
+def explain_usage_error(error: Exception, arguments: list[str]) -> UsageError:
+    """Return the error for a command line that cannot be parsed."""
+    from fleet.cli.mistakes import explain_mistake, explain_unknown_command, explain_unknown_option
+
+    commands = root_command().commands
+    context = getattr(error, "ctx", None)
+    typed = find_typed_command(arguments)
+    command = (
+        context.info_name if context is not None and context.parent is not None else typed.command if typed else ""
+    )
+    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
+    if option and typed is not None:
+        takers = {name: [opt for param in entry.params for opt in param.opts] for name, entry in commands.items()}
+        return explain_unknown_option(option, typed, takers)
+    word = next((word for word in arguments if not word.startswith("-")), "")
+    if not command and word and word not in commands:
+        return explain_unknown_command(word, commands)
+    if option:
+        return UsageError(f"fleet has no option {option!r}", next_steps=[Step("--help")])
+    return explain_mistake(getattr(error, "format_message", lambda: str(error))(), command, typed)
 
 
 __all__ = ["app", "root_command", "run"]

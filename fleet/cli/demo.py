@@ -17,7 +17,7 @@ from fleet.cli.options import Output, OutputOption, Raw, option, parse_count
 from fleet.cli.runtime import make_services, run_command
 from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
-from fleet.fleets.resolution import PACKAGES, UpRequest, active_environment
+from fleet.fleets.plan import PACKAGES, UpRequest, active_environment
 from fleet.jobs.results import LOAD_NOTE
 from fleet.services import Services
 from fleet.settings import Settings

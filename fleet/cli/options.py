@@ -1,10 +1,11 @@
-"""Options that several commands share, and how their values are parsed."""
+"""Options that several commands share, how their values are parsed, and how a shell completes them."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
 from enum import Enum
@@ -12,14 +13,55 @@ from typing import Annotated, Any
 
 import typer
 
-from fleet.cli.completion import complete_fleet, complete_job, complete_worker
-from fleet.config import NAME_VARIABLE
 from fleet.errors import UsageError
-from fleet.steps import Again
+from fleet.settings import NAME_VARIABLE
+from fleet.state import state_root
+from fleet.steps import DEFAULT_FLEET, Again
 from provision.bounds import check_text
 from provision.durations import seconds
 from provision.options import MONEY
 from provision.registry import NAMES
+from train.agent.protocol.records import RestartPolicy
+
+
+def complete_fleet(incomplete: str) -> list[str]:
+    """Return the names of fleets that begin with `incomplete`."""
+    from fleet.state import Store
+
+    with contextlib.suppress(Exception):
+        return [name for name in Store(state_root()).names() if name.startswith(incomplete)]
+    return []
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the jobs that begin with `incomplete` and were started or shown here, each with its description."""
+    with contextlib.suppress(Exception):
+        return [choice for choice in _list_jobs(_fleet_in(ctx)) if choice[0].startswith(incomplete)]
+    return []
+
+
+def complete_worker(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of workers that begin with `incomplete`."""
+    from fleet.state import Store
+
+    with contextlib.suppress(Exception):
+        _directory, record = Store(state_root()).need(_fleet_in(ctx))
+        return [name for name in (*(slot.name for slot in record.slots), "all") if name.startswith(incomplete)]
+    return []
+
+
+def _fleet_in(ctx: typer.Context) -> str:
+    return ctx.params.get("fleet") or DEFAULT_FLEET
+
+
+def _list_jobs(fleet: str) -> Iterator[tuple[str, str]]:
+    from fleet.state import Store
+
+    directory, record = Store(state_root()).need(fleet)
+    if record.last_job:
+        yield record.last_job, record.last_script
+    yield from ((job, "") for job in directory.recorded_jobs() if job != record.last_job)
+
 
 FAILURES = "Failures"
 TIMEOUTS = "Timeouts"
@@ -269,3 +311,38 @@ HostsOption = Annotated[
     ),
 ]
 Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.", rare=True)]
+
+
+Restarts = Annotated[
+    int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)
+]
+RestartsAfter = Annotated[
+    RestartPolicy,
+    option(
+        "--restart-policy",
+        "When to restart: after any failure, or only after signals and exit codes >= 128.",
+        "<never|on-failure|exit-code>",
+        panel=FAILURES,
+        rare=True,
+    ),
+]
+Timeout = Annotated[float, duration("--timeout", "Stop the job after this time.", default="no limit", panel=TIMEOUTS)]
+HangTimeout = Annotated[
+    float,
+    duration(
+        "--hang-timeout",
+        "Treat the job as hung after this time without progress.",
+        default="disabled",
+        panel=TIMEOUTS,
+    ),
+]
+CheckpointDir = Annotated[
+    str,
+    option(
+        "--checkpoint-dir",
+        "Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not replicated).",
+        "PATH",
+        default="a directory per job",
+        panel=CHECKPOINTS,
+    ),
+]

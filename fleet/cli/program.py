@@ -182,7 +182,7 @@ def read_program_fields(
     Raises:
         UsageError: a variable or a secret is invalid.
     """
-    from fleet.jobs.environment import environment, secrets, withheld
+    from fleet.jobs.program import environment, secrets, withheld
 
     after_dashes: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
     words = (*([script] if script else []), *(arguments or ()))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from fleet.cli.options import Output
-from fleet.config import DEFAULT_FLEET, state_root
 from fleet.errors import CancelledError, FleetError, UsageError
-from fleet.steps import Again, Step
+from fleet.state import state_root
+from fleet.steps import DEFAULT_FLEET, Again, Step
 
 if TYPE_CHECKING:
     from fleet.events import Event, Sink
@@ -205,7 +205,7 @@ def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
         failure = CancelledError("interrupted; nothing was changed", next_steps=[Again({})])
         raise CommandFailed(failure, sink, fleet) from None
     except Exception as error:
-        from fleet.translation import meaning
+        from fleet.errors import meaning
 
         if (meant := meaning(error)) is None:
             raise

@@ -15,8 +15,7 @@ from enum import Enum
 from typing import Any, BinaryIO
 
 from fleet.errors import FleetError
-from fleet.events import CommandOutput, Event, LogChunk, Phase, TaskState
-from fleet.status import FleetStatus
+from fleet.events import CommandOutput, Event, FleetStatus, LogChunk, Phase, TaskState
 
 SCHEMA_VERSION = 1
 # Valid in JSON, but a terminal obeys the first and reorders text for the others.

@@ -13,6 +13,7 @@ from fleet.console.pages import read_width, wrap_text
 from fleet.console.prefix import format_prefix
 from fleet.console.repeats import WAITING_MAX, WINDOW_S, Repeats
 from fleet.console.reports import format_report
+from fleet.errors import fold
 from fleet.events import (
     CommandOutput,
     Event,
@@ -29,7 +30,6 @@ from fleet.events import (
     TaskState,
     Usage,
 )
-from fleet.folding import fold
 from fleet.jobs.following.log_view import final_lines, is_startup_line, latest_state, may_have_startup_line
 from provision.quantities import counted
 

@@ -14,9 +14,8 @@ from fleet.console.formatting import format_short_span, format_size, paint
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean, mark_label
 from fleet.console.pages import wrap_text
-from fleet.errors import FleetError, JobNotFinished
+from fleet.errors import FleetError, JobNotFinished, fold
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
-from fleet.folding import fold
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.injected.observer import WAITING
 from train.agent.protocol.wording import signal_name

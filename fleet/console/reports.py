@@ -18,7 +18,7 @@ from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
 from fleet.console.pages import INDENT, PROSE_MAX, shorten_locations, wrap_text
 from fleet.console.tables import GAP, Column, fit, make_table, measure_table, render
-from fleet.folding import fold
+from fleet.errors import fold
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.lint.finding import Finding
 

@@ -38,9 +38,18 @@ from fleet.console.tables import (
     open_live,
     render,
 )
-from fleet.events import Outcome, Phase, Progress
-from fleet.folding import fold
-from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, TaskStatus, describe_maintenance
+from fleet.errors import fold
+from fleet.events import (
+    UNREADY,
+    FleetStatus,
+    HostStatus,
+    JobStatus,
+    Outcome,
+    Phase,
+    Progress,
+    TaskStatus,
+    describe_maintenance,
+)
 from fleet.steps import Step
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW

@@ -27,8 +27,7 @@ from fleet.console.formatting import (
 )
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
-from fleet.events import Exit, Phase, Progress, TaskAwaited
-from fleet.waiting import find_awaited
+from fleet.events import Exit, Phase, Progress, TaskAwaited, find_awaited
 
 _LAST_MIN = 10  # terminal columns of a last column
 GAP = 2  # columns of space between two columns

@@ -13,8 +13,8 @@ from fleet import events
 from fleet.console.formatting import format_size
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.tables import STOPPED, Row
+from fleet.errors import order
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
-from fleet.folding import order
 from provision.quantities import counted
 
 _POINTS_MAX = 128  # of a curve

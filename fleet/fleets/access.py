@@ -1,19 +1,22 @@
-"""Admit this computer through the firewall of a rented fleet if its hosts cannot be reached."""
+"""Reach the hosts of a fleet: admit this computer through the firewall, and confirm unknown host keys."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
-from fleet.errors import FleetError, UnreachableError, WrongHostError
+from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError, WrongHostError
 from fleet.events import Level, Note, Sink
 from fleet.remote.client import AgentClient
-from fleet.remote.fanout import Outcome
+from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.services import Services
-from fleet.steps import NextStep, Step
-from provision.model import FleetSpec, Host, SshAccess
+from fleet.steps import Again, NextStep, Step
+from provision.keys import fingerprint
+from provision.model import FleetSpec, Host, SshAccess, UnknownHost
+from provision.provider import Provider
 
 T = TypeVar("T")
 
@@ -153,3 +156,122 @@ def _add_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> Flee
 
 def _join_ranges(ranges: Sequence[str]) -> str:
     return ", ".join(source.removesuffix("/32") for source in ranges)
+
+
+def is_reachable_now(host: Host, key: Path, access: Access) -> bool:
+    """Return whether a host that could not be reached can be reached now; False if it always could.
+
+    Raises:
+        UnreachableError: it does not answer.
+    """
+    from fleet.remote.ssh.connection import connect
+
+    def probe(hosts: Sequence[Host]) -> list[Outcome[None]]:
+        return fan_out(hosts, lambda each: connect(each, key).close())
+
+    outcomes = probe([host])
+    if all(outcome.error is None for outcome in outcomes):
+        return False
+    raise_failures(access.retried(outcomes, probe), "open a session")
+    return True
+
+
+Shown = Sequence[tuple[UnknownHost, str]]
+"""Hosts, each with the key that it presents."""
+
+_ACCEPT = "--accept-new accepts unknown hosts, but no host whose key has changed"
+
+
+def confirm_host_keys(
+    spec: FleetSpec, provider: Provider, services: Services, sink: Sink, *, accept_new: bool
+) -> None:
+    """Pin the keys of unknown hosts after the user has confirmed them.
+
+    Args:
+        spec: The fleet.
+        provider: Lists the unknown hosts, and stores their keys.
+        services: Asks the user.
+        sink: Takes notes about the keys.
+        accept_new: The user has accepted all new keys in advance.
+
+    Raises:
+        UnreachableError: a host does not answer, or presents a key that was revoked.
+        UsageError: the user cannot be asked, or the SSH configuration forbids new keys.
+        CancelledError: the user declined.
+    """
+    unknown = provider.unknown_hosts(spec)
+    if not unknown:
+        return
+    from fleet.remote.ssh.host_key import fetch_host_key
+
+    outcomes = fan_out([unknown_host.host for unknown_host in unknown], fetch_host_key)
+    shown = list(zip(unknown, raise_failures(outcomes, "read the host keys"), strict=True))
+    for host, key in shown:
+        if key in host.revoked:
+            raise UnreachableError(
+                f"{_describe_host(host)} presented a host key that your known_hosts revokes: {fingerprint(key)}",
+                hint="ask the administrator of the host",
+            )
+    _confirm(shown, services, sink, accept_new=accept_new)
+    provider.pin(spec.name, {host.host.name: key for host, key in shown})
+
+
+def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) -> None:
+    """Get the user's consent to all keys in `shown`: from known_hosts, SSH configuration, an option, or a question.
+
+    Raises:
+        FleetError: a key is not accepted.
+    """
+    new = [(host, key) for host, key in shown if key not in host.trusted]
+    unasked = [entry for entry in new if accept_new or entry[0].checking in ("accept-new", "no")]
+    left = [entry for entry in new if entry not in unasked]
+    for host, key in unasked:
+        sink.emit(Note(f"{_describe_host(host)} is new; accepted its key: {_describe_key(key)}"))
+    for host, key in left:
+        sink.emit(Note(f"{_describe_host(host)} is unknown: {_describe_key(key)}"))
+    if not left:
+        return
+    names = ", ".join(host.inventory_name for host, _ in left)
+    authorities = sorted({host.authority for host, _ in left if host.authority})
+    cause = (
+        f"{', '.join(authorities)} names a certificate authority for some, but fleet does not read host "
+        "certificates: each key must be in known_hosts"
+        if authorities
+        else ""
+    )
+    strict = [host.inventory_name for host, _ in left if host.checking == "yes"]
+    if strict:
+        raise UsageError(
+            f"the host keys of {names} are unknown",
+            cause=cause or f"StrictHostKeyChecking is yes for {', '.join(strict)}",
+            hint=_ACCEPT,
+            next_steps=[Again({"--accept-new": True}, "up")],
+        )
+    if services.confirm_keys is None:
+        raise UsageError(
+            f"the host keys of {names} are unknown, and confirmation requires a terminal",
+            cause=cause,
+            hint=_ACCEPT,
+            next_steps=[Again({"--accept-new": True}, "up")],
+        )
+    if cause:
+        sink.emit(Note(cause))
+    if not services.confirm_keys(f"Are these the keys of {names}?"):
+        raise _declined()
+
+
+def _declined() -> FleetError:
+    return CancelledError(
+        "host keys rejected; nothing was started",
+        hint="compare the fingerprints with those on the hosts: ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
+    )
+
+
+def _describe_host(unknown: UnknownHost) -> str:
+    host = unknown.host
+    end = host.address if host.port == 22 else f"{host.address} port {host.port}"
+    return f"{unknown.inventory_name} ({host.name}, {end})"
+
+
+def _describe_key(key: str) -> str:
+    return f"{key.split(maxsplit=1)[0]} {fingerprint(key)}"

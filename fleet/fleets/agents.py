@@ -1,24 +1,114 @@
-"""Open the agents of a fleet on all hosts, send requests to all of them, and stop the jobs that they supervise."""
+"""The agents of a fleet: open them on its hosts, send requests to all, and combine what they report about a job.
+
+A host can be broken, or controlled by an attacker: its report never replaces the reports of the other hosts.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, NotFoundError, UsageError, fold
 from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agreement import newer_jobs, newest_job
-from fleet.folding import fold
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
+from fleet.remote.quoting import one_line
+from fleet.services import announce
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.waits import announce
+from fleet.steps import Step
 from provision.model import Host
+from provision.names import instance_name, is_instance_name
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
+
+
+def newest_job(jobs: Sequence[str], started: str = "") -> str:
+    """Return the newest job that more than half of the hosts report.
+
+    If there is none, return `started` if a host reports it, otherwise the newest job of all.
+
+    Args:
+        jobs: The newest job of each host that has one.
+        started: The newest job that was started from this computer.
+    """
+    common = [job for job, count in Counter(jobs).items() if 2 * count > len(jobs)]
+    return max(common or [job for job in jobs if job == started] or jobs, default="")
+
+
+def newer_jobs(jobs: Mapping[str, str], newest: str) -> list[str]:
+    """Return a sentence for each host that reports a newer job than the chosen newest one.
+
+    Args:
+        jobs: The newest job of each host.
+        newest: The chosen newest job.
+    """
+    return [f"{host} reports a newer job, {one_line(job, 100)}" for host, job in jobs.items() if job > newest]
+
+
+def description(reports: Sequence[JobReport]) -> JobReport:
+    """Return a report that describes the job as most hosts do: its members, their first tasks, and its limits.
+
+    Args:
+        reports: Reports about one job, at least one.
+    """
+
+    def terms(report: JobReport) -> tuple[object, ...]:
+        return tuple((member.slot, member.task) for member in report.members), report.attempts
+
+    counts = Counter(map(terms, reports))
+    return max(reports, key=lambda report: (counts[terms(report)], report.attempt))
+
+
+def latest_attempt(reports: Sequence[JobReport], attempts: int) -> int:
+    """Return the latest attempt that the hosts report, at least 1.
+
+    Args:
+        reports: Reports about one job.
+        attempts: Largest number of attempts; 0: no limit.
+    """
+    return max([1, *(report.attempt for report in reports if not attempts or report.attempt <= attempts)])
+
+
+ALL = "all"
+
+
+def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
+    """Return the hosts that ``1``, ``worker-1``, ``worker:1``, or ``all`` names; commas separate several names.
+
+    Args:
+        fleet: Name of the fleet, for messages.
+        hosts: Hosts of the fleet, in their order.
+        given: The names.
+
+    Raises:
+        UsageError: a name is not that of a host.
+        NotFoundError: the fleet does not have such a host.
+    """
+    if given == ALL:
+        return list(hosts)
+    by_name = {host.name: host for host in hosts}
+    chosen = {}
+    for word in given.split(","):
+        name = instance_name(int(word)) if word.isascii() and word.isdigit() else word.replace(":", "-")
+        if not is_instance_name(name):
+            raise UsageError(
+                f"{word!r} is not a host",
+                hint=f"hosts of fleet {fleet!r}: {fold(by_name)}; tasks are selected with --job",
+                next_steps=[Step("status", fleet=fleet)],
+            )
+        if name not in by_name:
+            raise NotFoundError(
+                f"fleet {fleet!r} has no host {name!r}",
+                cause=f"its hosts are {fold(by_name)}" if len(by_name) > 1 else f"its only host is {fold(by_name)}",
+                next_steps=[Step("status", fleet=fleet)],
+            )
+        chosen[name] = by_name[name]
+    return [host for host in hosts if host.name in chosen]
+
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Replace the lost instances of a rented fleet under the same names; leave all others unchanged."""
+"""Replace the lost instances of a rented fleet under the same names, and let their hosts rejoin the running job."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError, fold
 from fleet.events import Level, Note, PriceChanged, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import open_agents, opened
-from fleet.fleets.connect import progress_to, reach
+from fleet.fleets.agents import newest_reports, open_agents, opened
+from fleet.fleets.connect import install, job_packages, progress_to, reach
 from fleet.fleets.instances import list_instances
-from fleet.fleets.rejoin import rejoin
 from fleet.remote.client import AgentClient
+from fleet.remote.clocks import correction_s
 from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
@@ -25,6 +25,154 @@ from provision.model import Host, Instance, InstanceState, Plan
 from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
+from provision.quantities import counted
+from train.agent.protocol.records import Commit, GetJoinInfo, Gpu, JobReport
+
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpu_share(gpus: Sequence[Gpu], slot: int, slots: int, given: Collection[str]) -> dict[str, str]:
+    """Return the variable that limits a task to its share of the GPUs; empty if it can use all, or if there are none.
+
+    Args:
+        gpus: GPUs of the host.
+        slot: Index of the task's slot on its host, from 0.
+        slots: Number of tasks on the host.
+        given: Names of variables that the user set, which take precedence.
+
+    Raises:
+        UsageError: the GPUs cannot be split evenly.
+    """
+    if slots == 1 or not gpus or GPU_VARIABLE in given:
+        return {}
+    if len(gpus) % slots:
+        raise UsageError(
+            f"{counted(len(gpus), 'GPU')} cannot be split evenly among {slots} tasks of a host",
+            hint=f"choose another --tasks-per-host, or set {GPU_VARIABLE} for all tasks with --env",
+        )
+    each = len(gpus) // slots
+    return {GPU_VARIABLE: ",".join(str(gpu.number) for gpu in gpus[slot * each : (slot + 1) * each])}
+
+
+def moved_share(
+    env: Mapping[str, str], gpus: Sequence[Gpu], slots: tuple[str, str], tasks_per_host: int
+) -> dict[str, str]:
+    """Return the variables of a task in another slot, with that slot's share of its host's GPUs.
+
+    Args:
+        env: Variables of the task from which the job's settings are taken.
+        gpus: GPUs of the host that takes over a slot.
+        slots: Names of the slot of that task, and of the slot that is taken over.
+        tasks_per_host: Number of tasks on each host.
+    """
+    shares = [gpu_share(gpus, index_of(slot) % tasks_per_host, tasks_per_host, ()) for slot in slots]
+    current = env.get(GPU_VARIABLE)
+    return {**env, **shares[1]} if current is not None and current == shares[0].get(GPU_VARIABLE) else dict(env)
+
+
+def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
+    """Return a host that runs the current job, and the slots that no longer take part in it.
+
+    Args:
+        reports: The report of each host that answers about the newest job, by host name.
+
+    Returns:
+        The name of the host, and the names of the missing slots; empty if no job runs, or if none is missing.
+    """
+    alive = {host for host, report in reports.items() if report.alive and report.result is None}
+    if not alive:
+        return "", []
+    source = min(alive)
+    missing = [member.slot for member in reports[source].members if member.slot not in alive]
+    return (source, missing) if missing else ("", [])
+
+
+def joining_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
+    """Return a host that runs the current job, and the slots that may join it and do not take part in it.
+
+    Args:
+        reports: As for `missing_slots`.
+    """
+    running = {host: report for host, report in reports.items() if report.alive and report.result is None}
+    if not running:
+        return "", []
+    source = min(running)
+    return source, [slot for slot in reports[source].joinable if slot not in running]
+
+
+def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
+    """Let the hosts of a fleet rejoin the running job if they lost their slots in it, or join it if it may grow.
+
+    Returns:
+        Names of the hosts that joined; a host that cannot join is reported, and does not affect the others.
+    """
+    with opened(record.slots, directory.key, sink=sink) as outcomes:
+        clients = {outcome.host.name: outcome.value for outcome in outcomes if outcome.value is not None}
+        try:
+            reports = newest_reports(list(clients.values()), started=record.last_job).by_host
+        except FleetError:
+            return []
+        _, missing = missing_slots(reports)
+        source, joining = joining_slots(reports)
+        if source:
+            _report_outside([name for name in clients if name not in joining], reports[source], sink)
+        return [
+            name
+            for name in dict.fromkeys((*missing, *joining))
+            if name in clients and _join(name, source, reports, clients, record, sink)
+        ]
+
+
+def _report_outside(hosts: Sequence[str], running: JobReport, sink: Sink) -> None:
+    """Report which of the hosts cannot take part in the running job."""
+    inside = {*(member.slot for member in running.members), *running.joinable}
+    outside = [name for name in hosts if name not in inside]
+    if outside:
+        verb = "does" if len(outside) == 1 else "do"
+        why = f"it takes at most {running.max_workers}" if running.max_workers else "it was started without it"
+        sink.emit(Note(f"{fold(outside)} {verb} not join the running job {running.job}: {why} (--max-workers)"))
+
+
+def _join(
+    name: str,
+    source: str,
+    reports: Mapping[str, JobReport],
+    clients: Mapping[str, AgentClient],
+    record: FleetRecord,
+    sink: Sink,
+) -> bool:
+
+    job = reports[source].job
+    try:
+        join_info, python = clients[source].get_join_info(GetJoinInfo(job, source)), ""
+        commit = _correct_clock(join_info.commit, clients[source], clients[name])
+        join_info = join_info._replace(commit=commit)
+        if commit.requirements:
+            packages = job_packages(commit.requirements, commit.constraints, record.spec)
+            (installed,) = install([clients[name]], packages, sink)
+            python = installed.python
+        clients[name].join(
+            join_info,
+            name,
+            clients[source],
+            lambda prepared, env: moved_share(env, prepared.gpus, (source, name), record.tasks_per_host),
+            python,
+        )
+    except FleetError as error:
+        why = f"{name} cannot join job {job}: {error.message}"
+        sink.emit(Note(f"{why}; retry with `{Step('up').text(record.spec.name)}`", Level.WARNING))
+        return False
+    when = "its next complete checkpoint" if name in commit.joinable else "the next attempt"
+    sink.emit(Note(f"{name} joined job {job} and takes part from {when} on"))
+    return True
+
+
+def _correct_clock(commit: Commit, source: AgentClient, target: AgentClient) -> Commit:
+    """Return the commit of `source` with the correction of the clock of `target`."""
+    reference = source.read_clock()
+    reference = reference._replace(ahead_s=reference.ahead_s + commit.clock_correction_s)
+    return commit._replace(clock_correction_s=correction_s(target.read_clock(), reference))
+
 
 FIRST_PROBE_S = 1.0
 """Delay after the loss of a host until its provider is queried."""

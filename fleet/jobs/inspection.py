@@ -10,22 +10,28 @@ from dataclasses import replace
 from threading import Thread
 
 from fleet.errors import DamagedStateError, FleetError
-from fleet.events import DiskUse, Phase
+from fleet.events import (
+    UNREADY,
+    DiskUse,
+    FleetStatus,
+    HostStatus,
+    JobStatus,
+    Phase,
+    StoredStatus,
+    TaskStatus,
+    find_awaited,
+)
 from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, opened
-from fleet.fleets.agreement import description, latest_attempt, newer_jobs, newest_job
+from fleet.fleets.agents import call_each, description, latest_attempt, newer_jobs, newest_job, opened
 from fleet.fleets.instances import list_instances
-from fleet.jobs.growth.members import joining_hosts
 from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
-from fleet.jobs.tasks import independence_warning
+from fleet.jobs.tasks import independence_warning, joining_hosts
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.publication import publish
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus
 from fleet.steps import Step
-from fleet.waiting import find_awaited
 from provision.model import Host, Instance, InstanceState
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import Inspect, JobReport, JobResult
@@ -205,8 +211,7 @@ def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
 def _verdict(
     reports: Sequence[JobReport], clients: Sequence[AgentClient], directory: FleetDirectory
 ) -> Verdict | None:
-    from fleet.jobs.evidence import first_cause
-    from fleet.jobs.kept_verdict import KeptVerdict
+    from fleet.jobs.evidence import KeptVerdict, first_cause
 
     result = result_of(reports)
     if result is None:

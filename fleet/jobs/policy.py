@@ -1,18 +1,19 @@
-"""Resolve and check the policy of a job: restarts, spares, preemptions, hangs, and checkpoint replication."""
+"""The policy of a job: restarts, spares, preemptions, hangs, replication of checkpoints, and growth."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from fleet.errors import UsageError
 from fleet.remote.client import MOST_WORKERS
 from fleet.steps import Again, Change
 from provision import registry
+from provision.names import instance_name
 from provision.options import ProviderOptions
 from provision.quantities import counted
-from train.agent.protocol.records import OnHang, Policy, PreemptionNotice, Replication, RestartPolicy
+from train.agent.protocol.records import Member, OnHang, Policy, PreemptionNotice, Replication, RestartPolicy
 
 SHORTEST_LINK_TIMEOUT_S = 1.0
 SPOT_HOST_TIMEOUT_S = 1800.0
@@ -131,3 +132,46 @@ def _hangs(policy: Policy) -> Iterator[tuple[str, Change]]:
         yield "--on-hang restart needs --hang-timeout: without it, hangs are not detected", change
     if policy.on_hang is OnHang.RESTART and not policy.restarts:
         yield "--on-hang restart needs --restarts", {"--restarts": "3"}
+
+
+def check_growth(max_workers: int, options: ProviderOptions, replication: Replication) -> None:
+    """Reject `--max-workers` if the fleet cannot grow, or if its hosts do not know the checkpoints of the job.
+
+    Raises:
+        UsageError: with the first reason.
+    """
+    if not max_workers:
+        return
+    if not options.resizable:
+        raise UsageError(
+            "--max-workers requires a fleet that can grow, and the nodes of an allocation are fixed",
+            next_steps=[Again({"--max-workers": None})],
+        )
+    if "://" in replication.directory:
+        raise UsageError(
+            "--max-workers takes in hosts at a checkpoint that the hosts replicate, and --checkpoint-dir is a URL",
+            hint="fleet up and fleet train --resume continue a job on more hosts",
+            next_steps=[Again({"--max-workers": None})],
+        )
+    if replication.mib_s <= 0:
+        raise UsageError(
+            "--max-workers requires the replication of checkpoints, which --checkpoint-bandwidth 0 disables",
+            next_steps=[Again({"--checkpoint-bandwidth": None})],
+        )
+
+
+def name_joinable(slots: int, workers: int, max_workers: int) -> list[str]:
+    """Return the names of the slots that may join a job later.
+
+    Args:
+        slots: Number of slots that the job starts with.
+        workers: Number of workers that it starts with.
+        max_workers: Maximum number of workers; 0: none may join.
+    """
+    return [instance_name(slots + index) for index in range(max_workers - workers)]
+
+
+def allowed_tasks(members: Sequence[Member], max_workers: int | None) -> set[str]:
+    """Return all tasks on which the hosts of a job may report; empty if none is known."""
+    tasks = {member.task for member in members if member.task}
+    return tasks | {f"worker-{index}" for index in range(max_workers or 0)} if tasks else tasks

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fleet.errors import FleetError
 from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, Sink, StoredResults
 from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, opened
-from fleet.fleets.agreement import Agreement, agree, description
+from fleet.fleets.agents import call_each, description, opened
 from fleet.jobs.selection import is_id, name_jobs, select_job
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome as HostOutcome
 from fleet.remote.fanout import errors_by_host, values_of
+from fleet.remote.quoting import one_line
 from fleet.remote.results import Store, list_jobs
 from fleet.results.target import complete_tasks
 from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
@@ -27,6 +29,78 @@ from train.agent.protocol.records import Area, HeldCheckpoint, JobReport, JobRes
 LOAD_NOTE = Note(
     "the model was saved by Keras 2: load it with tf_keras, or with TF_USE_LEGACY_KERAS=1 in the environment"
 )
+
+
+_ENDS = {Outcome.SUCCEEDED: "succeeded", Outcome.FAILED: "failed", Outcome.CANCELLED: "was stopped"}
+_LONGEST_REASON = 200  # characters
+
+
+class Agreement(NamedTuple):
+    """The result of a job on which its hosts agree.
+
+    Attributes:
+        result: The result that counts; None if no host reports one.
+        disputes: A sentence for each result of another host that contradicts it.
+    """
+
+    result: JobResult | None
+    disputes: tuple[str, ...] = ()
+
+
+def agree(results: Mapping[str, JobResult], *, size: int = 0, attempts: int = 0) -> Agreement:
+    """Return the result of a job according to most of its hosts.
+
+    A result that is not `isolated` means that its host was connected to more than half of the hosts when the job
+    ended, and that all of these report the same. If half of the hosts report a different result, it counts as
+    much as a result that is `isolated`. Among such results, one that other hosts report as well comes first, then one
+    that is not a success, then the result of the latest attempt that the job can have had, then the earliest: the
+    order in which hosts answer has no effect.
+
+    Args:
+        results: The result of each host that reports one.
+        size: Number of hosts of the job; at least that of the results.
+        attempts: Largest number of attempts; 0: no limit.
+    """
+    if not results:
+        return Agreement(None)
+    certain = {host: result for host, result in results.items() if result.outcome is not Outcome.LOST}
+    counts = Counter(_end(result) for result in certain.values())
+    hosts = max(size, len(results))
+
+    def rank(result: JobResult) -> tuple[bool, bool, bool, int, bool, bool, int, float]:
+        count = counts[_end(result)]
+        return (
+            result.outcome is not Outcome.LOST,
+            not result.isolated and 2 * (len(certain) - count) < hosts,
+            not attempts or result.attempt <= attempts,
+            count,
+            result.isolated or result.outcome is not Outcome.SUCCEEDED,
+            not result.isolated,
+            result.attempt,
+            -result.at,
+        )
+
+    chosen = max(results.values(), key=rank)
+    return Agreement(
+        chosen, tuple(_dispute(host, result) for host, result in certain.items() if _differs(result, chosen))
+    )
+
+
+def _end(result: JobResult) -> tuple[Outcome, int]:
+    return result.outcome, result.attempt
+
+
+def _differs(result: JobResult, chosen: JobResult) -> bool:
+    """Return whether a result contradicts the chosen one; an isolated host may report another attempt."""
+    if result.isolated or chosen.isolated:
+        return result.outcome is not chosen.outcome
+    return _end(result) != _end(chosen)
+
+
+def _dispute(host: str, result: JobResult) -> str:
+    why = f": {one_line(result.reason, _LONGEST_REASON)}" if result.reason else ""
+    end = f"{_ENDS.get(result.outcome, result.outcome.value)} in attempt {result.attempt}"
+    return f"{host} reports a different result: the job {end}{why}"
 
 
 @dataclass(frozen=True)

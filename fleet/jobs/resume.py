@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.errors import NotFoundError, NotReadyError, UsageError
+from fleet.errors import NotFoundError, NotReadyError, UsageError, fold
 from fleet.events import Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
-from fleet.folding import fold
 from fleet.jobs.results import StoredJobs, survey_agents, survey_job
 from fleet.jobs.selection import NamedJob, select_job
 from fleet.remote.client import AgentClient

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
-from fleet.errors import FleetError, NotReadyError
+from fleet.errors import FleetError, NotReadyError, translate
 from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.quoting import one_line
 from fleet.remote.upload.bundle import Bundle
 from fleet.steps import Again, NextStep, Step
-from fleet.translation import translate
 from provision.model import Host
 from train.agent.protocol.cluster import is_task
 from train.agent.protocol.records import (

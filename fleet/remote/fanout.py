@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from fleet.errors import FleetError, InternalError, NotReadyError, UnreachableError
-from fleet.folding import fold
+from fleet.errors import FleetError, InternalError, NotReadyError, UnreachableError, fold
 from fleet.steps import Shell, Step
 from provision.model import Host
 from provision.quantities import counted

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from fleet import events
-from fleet.status import TaskStatus
+from fleet.events import TaskStatus
 from train.agent.gang.hang import describe
 from train.agent.protocol import records
 from train.agent.protocol.wording import endpoint

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet.waiting import NOT_TRAINING, own_time, waiting_times
+from fleet.events import NOT_TRAINING, own_time, waiting_times
 
 EVENT_FILE = ".tfevents."
 """Part of the names of event files."""

@@ -13,12 +13,11 @@ import pytest
 import requests
 
 from fleet.cli.fleets.up import RETRY_FIRST_S
-from fleet.config import caller
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Event, ZoneTried
 from fleet.jobs.results import Survey
 from fleet.services import Services
-from fleet.state import FleetDirectory, Store
+from fleet.state import FleetDirectory, Store, caller
 from provision.gce.api.client import Timing
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
@@ -148,7 +147,7 @@ def reached(
     **_: Any,
 ) -> list[Host]:
     """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
-    from fleet.translation import translate_errors
+    from fleet.errors import translate_errors
 
     assert isinstance(services, QuickServices)
     if services.unprepared:
@@ -168,7 +167,7 @@ def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
         patch.setattr(f"fleet.{module}.reach", reached)
     for module in ("fleets.agents", "cli.fleets.extend"):
         patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
-    patch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    patch.setattr("fleet.jobs.deletion.survey", store_nothing)
     patch.setattr(requests.Session, "send", sending(emulator))
     patch.setattr("requests.sessions.get_environ_proxies", lambda *_, **__: {})
     patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")

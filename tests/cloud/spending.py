@@ -12,13 +12,12 @@ import pytest
 import requests
 
 from fleet.cli.fleets import down, extend, up
-from fleet.config import caller
 from fleet.errors import FleetError
 from fleet.fleets.instances import list_instances
+from fleet.fleets.plan import UpRequest
 from fleet.fleets.repair import ExistingFleet, repair_fleet
-from fleet.fleets.resolution import UpRequest
 from fleet.services import Services
-from fleet.state import Store
+from fleet.state import Store, caller
 from provision.gce.api.requests import RESTARTS
 from provision.gce.api.resources import seconds
 from provision.gce.catalog.prices import Prices, from_catalog, rates_of

@@ -12,7 +12,7 @@ import pytest
 from fleet.cli.fleets import down, extend, gc, up
 from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce.api.resources import seconds
 from provision.model import InstanceState
@@ -29,7 +29,7 @@ ZONE = "us-central1-a"
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    monkeypatch.setattr("fleet.jobs.deletion.survey", store_nothing)
     return emulator
 
 

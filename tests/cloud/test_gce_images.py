@@ -12,7 +12,7 @@ from fleet.cli.fleets import bake, down, gc, up
 from fleet.console.reports import format_report
 from fleet.errors import CredentialsError, NotReadyError, QuotaError, UnreachableError, UsageError
 from fleet.events import BootstrapProgress, ImageBaked, OrphansFound, Quoted, ZoneTried
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.settings import Settings
 from fleet.state import BAKING, FleetDirectory, Store
 from fleet.steps import Again

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.cli.fleets import up
 from fleet.errors import QuotaError, UsageError
-from fleet.fleets.resolution import GPU_PACKAGES, UpRequest
+from fleet.fleets.plan import GPU_PACKAGES, UpRequest
 from fleet.state import Store
 from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, has_gpus, refusal, resolved, series_of

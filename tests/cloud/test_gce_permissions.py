@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import caller
-from fleet.state import Store
+from fleet.state import Store, caller
 from provision.gce.catalog.machines import resolved
 from provision.gce.checks.account import permissions
 from provision.gce.options import GceOptions

@@ -10,7 +10,7 @@ import pytest
 from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, FleetError, UsageError
 from fleet.events import Quoted
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
@@ -33,7 +33,7 @@ T4: dict[str, Any] = {
 def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
     monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", store_nothing)
+    monkeypatch.setattr("fleet.jobs.deletion.survey", store_nothing)
     return emulator
 
 

@@ -10,7 +10,7 @@ import pytest
 from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, UsageError
 from fleet.events import Event, FleetDown, ZoneTried
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions

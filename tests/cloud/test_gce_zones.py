@@ -11,7 +11,7 @@ import pytest
 from fleet.cli.fleets import up
 from fleet.errors import CapacityError, FleetError, QuotaError, UsageError
 from fleet.events import Note, Quoted
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator

@@ -28,7 +28,7 @@ from packaging.requirements import Requirement
 
 from fleet.errors import NotReadyError
 from fleet.events import BootstrapProgress
-from fleet.fleets.install import ready
+from fleet.fleets.connect import ready
 from provision.gce.options import GceOptions
 from provision.keys import KeyPair, generate_ed25519
 from provision.model import FleetSpec, Host

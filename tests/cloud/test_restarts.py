@@ -11,7 +11,7 @@ import pytest
 from fleet.cli.fleets import down, extend, up
 from fleet.errors import UnreachableError
 from fleet.events import Note
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce import create
 from provision.gce.access.service_account import NEEDED

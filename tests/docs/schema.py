@@ -27,8 +27,7 @@ from jsonschema import Draft202012Validator
 
 from fleet import errors
 from fleet.console.jsonl import SCHEMA_VERSION, error_to_json, name_event
-from fleet.events import CommandOutput, Event, LogChunk
-from fleet.status import FleetStatus
+from fleet.events import CommandOutput, Event, FleetStatus, LogChunk
 from train.diagnosis.verdict import Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "schema" / "events.json"

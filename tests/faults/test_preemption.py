@@ -71,7 +71,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 REJOIN = """
 import sys
 from pathlib import Path
-from fleet.fleets.rejoin import rejoin
+from fleet.fleets.repair import rejoin
 from fleet.state import Store
 class Sink:
     def emit(self, event): print(event)

@@ -22,7 +22,7 @@ from fleet.events import Event
 from fleet.jobs.following import follow as following
 from fleet.jobs.following.follow import Followed
 from fleet.jobs.inspection import job_status
-from fleet.jobs.pulls.pull import Pull
+from fleet.jobs.pull import Pull
 from fleet.jobs.results import StoredJobs, StoredTask, survey_of
 from fleet.remote import results
 from fleet.remote.client import AgentClient
@@ -218,7 +218,7 @@ def _disk() -> records.DiskSpace:
 
 
 def _status(status: Any) -> Any:
-    from fleet.status import FleetStatus
+    from fleet.events import FleetStatus
 
     return FleetStatus("demo", "local", (), status)
 

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.errors import NotReadyError, UnreachableError
 from fleet.events import BootstrapProgress, Event
-from fleet.fleets.install import install, ready
+from fleet.fleets.connect import install, ready
 from fleet.remote import client as client_module
 from fleet.remote.client import RefusedError
 from fleet.remote.ssh import transport as transport_module

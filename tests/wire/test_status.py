@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fleet.cli.fleets.status import StatusRequest, run
+from fleet.events import FleetStatus, JobStatus
 from fleet.jobs.evidence import Evidence
 from fleet.services import Services
 from fleet.state import FleetRecord, Store
-from fleet.status import FleetStatus, JobStatus
 from provision.model import FleetSpec
 from tests.wire.hosts import Hosts
 from train.agent.files.journal import Journal, write_job, write_result

@@ -22,9 +22,8 @@ from fleet.cli.runtime import make_services, read_settings, run_command
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import ImageBaked, Note, Sink
 from fleet.fleets.connect import BOOTED, progress_to, reach
-from fleet.fleets.creation.consent import confirm_price
 from fleet.fleets.instances import list_instances
-from fleet.fleets.resolution import UpRequest, keep_provider, resolve_request
+from fleet.fleets.plan import UpRequest, confirm_price, keep_provider, resolve_request
 from fleet.services import Services
 from fleet.settings import Settings
 from fleet.state import BAKING, FleetDirectory, FleetRecord

@@ -11,14 +11,12 @@ from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, option, parse_count
 from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
-from fleet.config import DEFAULT_FLEET
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Note, Sink
-from fleet.fleets.resolution import DEFAULT_WORKERS, change_options
-from fleet.providers import find_options
-from fleet.services import Services
+from fleet.fleets.plan import DEFAULT_WORKERS, change_options
+from fleet.services import Services, find_options
 from fleet.settings import Settings
-from fleet.steps import step_of
+from fleet.steps import DEFAULT_FLEET, step_of
 from provision.model import Finding
 from provision.quantities import counted
 from provision.registry import NAMES
@@ -95,7 +93,7 @@ def doctor(
       fleet doctor --provider gce --project my-project
       fleet doctor --workers 4 --gpu t4 --zone us-central1 --network prod
     """
-    from fleet.fleets.resolution import refuse_options, resolve_provider
+    from fleet.fleets.plan import refuse_options, resolve_provider
     from fleet.settings import Settings
 
     defaults = read_settings(provider)

@@ -13,14 +13,11 @@ from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access, Kept
 from fleet.fleets.connect import progress_to
-from fleet.fleets.instances import list_instances
-from fleet.fleets.release import external_hosts, ignore_progress, release_hosts
-from fleet.fleets.resolution import DEFAULT_PROVIDER
-from fleet.jobs.deletion.risk import confirm_loss, results_at_risk, survey_present
-from fleet.jobs.deletion.stopping import stop_fleet
-from fleet.jobs.pulls.requested import pull_ended
-from fleet.providers import find_options
-from fleet.services import Services
+from fleet.fleets.instances import external_hosts, ignore_progress, list_instances, release_hosts
+from fleet.fleets.plan import DEFAULT_PROVIDER
+from fleet.jobs.deletion import confirm_loss, results_at_risk, stop_fleet, survey_present
+from fleet.jobs.pull import pull_ended
+from fleet.services import Services, find_options
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision import ledger

@@ -13,17 +13,15 @@ from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, Yes, option
 from fleet.cli.provider_options import WithScopes, read_options
 from fleet.cli.runtime import make_services, read_settings, run_command
-from fleet.config import DEFAULT_FLEET, caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
-from fleet.fleets.release import external_hosts, release_hosts
-from fleet.fleets.resolution import change_options
-from fleet.providers import find_options
-from fleet.services import Services
+from fleet.fleets.instances import external_hosts, release_hosts
+from fleet.fleets.plan import change_options
+from fleet.services import Services, find_options
 from fleet.settings import Settings
-from fleet.state import BAKING
-from fleet.steps import Again, Step
+from fleet.state import BAKING, caller
+from fleet.steps import DEFAULT_FLEET, Again, Step
 from provision.model import IMAGE, FleetSpec, Orphan
 from provision.options import ProviderOptions, declarations
 from provision.quantities import counted

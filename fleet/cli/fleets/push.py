@@ -14,8 +14,7 @@ from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, UsageError
 from fleet.events import FilesPushed, Note, PushedHost, PushProgress, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, fleet_opened, opened
-from fleet.fleets.selection import ALL, select_hosts
+from fleet.fleets.agents import ALL, call_each, fleet_opened, opened, select_hosts
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.push import push_files
 from fleet.remote.quoting import one_line

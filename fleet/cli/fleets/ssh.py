@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.completion import complete_worker
-from fleet.cli.options import Fleet, Output, argument, option
+from fleet.cli.options import Fleet, Output, argument, complete_worker, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
-from fleet.errors import NotFoundError, UsageError
+from fleet.errors import NotFoundError, UsageError, translate_errors
 from fleet.events import Sink
-from fleet.fleets.access import Access
-from fleet.fleets.probe import is_reachable_now
-from fleet.fleets.selection import select_hosts
+from fleet.fleets.access import Access, is_reachable_now
+from fleet.fleets.agents import select_hosts
 from fleet.remote.fanout import raise_failures
 from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_session, ssh_command
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
-from fleet.translation import translate_errors
 from provision.model import Host
 from provision.ssh_config.programs import require_agreed
 from train.agent.protocol.cluster import task_rank

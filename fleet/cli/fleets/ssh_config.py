@@ -1,4 +1,4 @@
-"""`fleet ssh-config`: let the user's own ssh and editors reach the hosts of all fleets by name."""
+"""`fleet inventory` and `fleet ssh-config`: the hosts of a fleet for other programs, the user's ssh among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fleet.cli.application import command
-from fleet.cli.fleets import inventory
 from fleet.cli.options import Fleet, Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet, run_command
 from fleet.errors import FleetError, NotReadyError, UsageError
@@ -16,6 +15,39 @@ from fleet.events import Sink, SshConfigChanged
 from fleet.services import Services
 from fleet.steps import Step
 from provision.ssh_config.include import include_line, install_include, remove_include
+
+Form = Literal["ansible", "ssh-config", "json"]
+
+
+def export_hosts(fleet: str, form: Form, services: Services) -> str:
+    """Return the hosts of a fleet as the content of a file.
+
+    Raises:
+        NotFoundError: the fleet does not exist.
+        UsageError: one of its paths cannot be written in such a file.
+    """
+    from provision.inventory.export import export
+
+    directory, record = services.store.need(fleet)
+    try:
+        return export(fleet, record.hosts, directory.key, directory.known_hosts, form)
+    except ValueError as error:
+        raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
+
+
+@command("Hosts")
+def inventory(
+    form: Annotated[Form, option("--format", "Output format.", "<ansible|ssh-config|json>")] = "ansible",
+    fleet: Fleet = "",
+) -> None:
+    """Export the hosts of a fleet for other programs.
+
+    Examples:
+      fleet inventory > hosts.yaml
+      fleet inventory --format ssh-config
+    """
+    name = resolve_fleet(fleet)
+    print_result(name, lambda out: out.write(export_hosts(name, form, make_services())))
 
 
 @dataclass(frozen=True)
@@ -100,5 +132,4 @@ def ssh_config(
         request = SshConfigRequest("install" if install else "remove", file)
         run_command(name, output, lambda sink: run(request, make_services(sink), sink), live=False)
         return
-    export = inventory.InventoryRequest(fleet=name, form="ssh-config")
-    print_result(name, lambda out: out.write(inventory.run(export, make_services())))
+    print_result(name, lambda out: out.write(export_hosts(name, "ssh-config", make_services())))

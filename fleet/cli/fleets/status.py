@@ -10,10 +10,10 @@ from typing import Annotated, TextIO
 from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet
-from fleet.config import NAME_VARIABLE
 from fleet.errors import DamagedStateError, NotFoundError, UnreachableError, UsageError
+from fleet.events import UNREADY, FleetStatus
 from fleet.services import Services
-from fleet.status import UNREADY, FleetStatus
+from fleet.settings import NAME_VARIABLE
 from fleet.steps import Step
 
 

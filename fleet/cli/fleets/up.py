@@ -27,25 +27,32 @@ from fleet.cli.options import (
 )
 from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
-from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
-from fleet.events import FleetResized, Level, Note, Sink
-from fleet.fleets.access import Access
+from fleet.errors import (
+    CancelledError,
+    CapacityError,
+    FleetError,
+    NotReadyError,
+    UnreachableError,
+    explain_interrupt,
+    fold,
+)
+from fleet.events import FleetResized, Level, Note, Sink, describe_maintenance
+from fleet.fleets.access import Access, confirm_host_keys
 from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
-from fleet.fleets.creation.consent import confirm_price
-from fleet.fleets.creation.keeping import Keeper
-from fleet.fleets.creation.programs import confirm_programs, convert_inventory
-from fleet.fleets.host_keys import confirm_host_keys
-from fleet.fleets.instances import delete_instances, list_instances
-from fleet.fleets.rejoin import rejoin
-from fleet.fleets.release import release_files
-from fleet.fleets.repair import at_rest
-from fleet.fleets.resolution import UpRequest, keep_provider, resolve_request
-from fleet.folding import fold
-from fleet.jobs.deletion.shrinking import confirm_shrink
+from fleet.fleets.instances import Keeper, delete_instances, list_instances, release_files
+from fleet.fleets.plan import (
+    UpRequest,
+    confirm_price,
+    confirm_programs,
+    convert_inventory,
+    keep_provider,
+    resolve_request,
+)
+from fleet.fleets.repair import at_rest, rejoin
+from fleet.jobs.deletion import confirm_shrink
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
-from fleet.status import describe_maintenance
 from fleet.steps import Again, Shell, Step
 from provision.ledger import cost_usd
 from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resize
@@ -393,7 +400,7 @@ def up(
       fleet up --workers 2 --gpu t4
       fleet up --inventory hosts.ini
     """
-    from fleet.fleets.resolution import UpRequest
+    from fleet.fleets.plan import UpRequest
     from fleet.settings import Settings
 
     packages = tuple(package) if package else None

@@ -20,25 +20,22 @@ from typing import Annotated
 
 import typer
 
-from fleet.cli import options, policy_options
+from fleet.cli import options
 from fleet.cli.application import command
 from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, option, parse_count, select_fields
 from fleet.cli.program import NoAdapt, Variables
 from fleet.cli.runtime import run_command
-from fleet.config import DEFAULT_FLEET
-from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError
+from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, translate, translate_errors
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.following.follow import Ended, outcome_or_raise
-from fleet.jobs.local_task import LocalTask
-from fleet.jobs.outputs import Copies, Directories, mark, tidy
+from fleet.jobs.local_task import Copies, Directories, LocalTask, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
 from fleet.remote.publication import publish
-from fleet.steps import Shell
-from fleet.translation import translate, translate_errors
+from fleet.steps import DEFAULT_FLEET, Shell
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
@@ -532,11 +529,11 @@ def agent(
     nodes: Annotated[
         str, option("--nodes", "Node list, e.g. node[1-4] or a,b.", "LIST", default=_BATCH, panel=RENDEZVOUS)
     ] = "",
-    restarts: policy_options.Restarts = 0,
-    restart: policy_options.RestartsAfter = Policy().restart,
-    timeout_s: policy_options.Timeout = 0.0,
-    hang_timeout_s: policy_options.HangTimeout = 0.0,
-    checkpoint_dir: policy_options.CheckpointDir = "",
+    restarts: options.Restarts = 0,
+    restart: options.RestartsAfter = Policy().restart,
+    timeout_s: options.Timeout = 0.0,
+    hang_timeout_s: options.HangTimeout = 0.0,
+    checkpoint_dir: options.CheckpointDir = "",
 ) -> None:
     """Run SCRIPT on the nodes of an allocation without SSH.
 
@@ -547,7 +544,7 @@ def agent(
       srun fleet agent task.py
       mpiexec -n 4 fleet agent task.py -- --epochs 5
     """
-    from fleet.jobs.environment import environment
+    from fleet.jobs.program import environment
     from provision.allocation.ranks import Given
 
     def request() -> AgentRequest:

@@ -14,11 +14,10 @@ from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, duration
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, WithTrial, add_program_options, read_program_fields
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
-from fleet.errors import NotReadyError, UsageError
+from fleet.errors import NotReadyError, UsageError, fold
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_agents
-from fleet.folding import fold
 from fleet.jobs.program import (
     Program,
     ProgramRequest,

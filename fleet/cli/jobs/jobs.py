@@ -1,4 +1,4 @@
-"""`fleet jobs`: list the jobs that the hosts of a fleet store, and delete ended ones."""
+"""`fleet jobs` lists the jobs that hosts store, and deletes ended ones; `fleet compare` compares two."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fleet.cli.application import WithJobs, command
-from fleet.cli.completion import complete_job
-from fleet.cli.options import Fleet, Output, OutputOption, SameJob, Yes, argument, option
+from fleet.cli.options import JOB_HELP, Fleet, Output, OutputOption, SameJob, Yes, argument, complete_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
-from fleet.events import JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
+from fleet.events import JobsCompared, JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, open_some
-from fleet.jobs.pulls.requested import pull_ended
+from fleet.jobs.pull import pull_ended
 from fleet.jobs.results import StoredJobs, Survey, survey_agents
+from fleet.jobs.selection import is_id
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
 from fleet.services import Services
@@ -148,3 +148,41 @@ def jobs(
     """
     request = JobsRequest(fleet=resolve_fleet(fleet), jobs=(*(jobs or ()), *filter(None, [same_job])), prune=prune)
     run_command(request.fleet, output, lambda sink: run(request, make_services(sink, yes=yes), sink), live=False)
+
+
+def compare_jobs(fleet: str, references: Sequence[str], services: Services, sink: Sink) -> JobsCompared:
+    """Compare two jobs, each named as in `select_job`.
+
+    Raises:
+        NotFoundError: the fleet or job does not exist.
+        UsageError: several jobs are meant, or both are the same.
+        UnreachableError: no host answers.
+    """
+    directory, record = services.store.need(fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_agents(clients, directory, references if all(map(is_id, references)) else (), unreached)
+    first, second = (stored.select(reference, fleet) for reference in references)
+    if first.job == second.job:
+        raise UsageError(f"both are job {first.job}", next_steps=[Step("jobs")])
+    compared = JobsCompared(fleet, first.summary(), second.summary())
+    sink.emit(compared)
+    return compared
+
+
+@command("Results", WithJobs)
+def compare(
+    first: Annotated[str, argument("JOB", JOB_HELP)],
+    second: Annotated[str, argument("JOB", "The other job.")],
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Compare two jobs: arguments, code, versions, metrics.
+
+    Marks lines that differ with an asterisk.
+
+    Examples:
+      fleet compare -2 -1
+      fleet compare baseline wide -o json
+    """
+    name = resolve_fleet(fleet)
+    run_command(name, output, lambda sink: compare_jobs(name, (first, second), make_services(sink), sink), live=False)

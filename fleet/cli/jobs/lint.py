@@ -14,11 +14,9 @@ from fleet.cli.application import command
 from fleet.cli.options import Output, OutputOption, argument, option
 from fleet.cli.program import NoAdapt
 from fleet.cli.runtime import run_command
-from fleet.config import DEFAULT_FLEET
-from fleet.errors import UsageError
+from fleet.errors import UsageError, translate_errors
 from fleet.events import Note, Sink
-from fleet.steps import Again
-from fleet.translation import translate_errors
+from fleet.steps import DEFAULT_FLEET, Again
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
 from train.lint import linter

@@ -24,24 +24,20 @@ from fleet.cli.options import (
     parse_since,
 )
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
-from fleet.errors import NotFoundError, UnreachableError, UsageError
+from fleet.errors import NotFoundError, UnreachableError, UsageError, fold
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import fleet_opened, newest_reports, open_some
-from fleet.fleets.agreement import description, latest_attempt
-from fleet.fleets.rejoin import missing_slots
-from fleet.fleets.repair import ExistingFleet, repair_fleet, repairing
-from fleet.folding import fold
+from fleet.fleets.agents import description, fleet_opened, latest_attempt, newest_reports, open_some
+from fleet.fleets.repair import ExistingFleet, missing_slots, repair_fleet, repairing
 from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
 from fleet.jobs.following.log_view import EVERYTHING, Selection
-from fleet.jobs.growth.members import all_members
 from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
-from fleet.jobs.pulls.requested import pull_ended
-from fleet.jobs.queue.waiting import queued, queued_event
+from fleet.jobs.pull import pull_ended
+from fleet.jobs.queue import queued, queued_event
 from fleet.jobs.results import report_results, result_of
 from fleet.jobs.resume import is_resumable
 from fleet.jobs.selection import select_reported
-from fleet.jobs.tasks import current_members, worker_name
+from fleet.jobs.tasks import all_members, current_members, worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures
 from fleet.remote.publication import publish

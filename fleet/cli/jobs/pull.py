@@ -8,7 +8,7 @@ from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, Worker, one_job, option
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.events import ResultsPulled, Sink
-from fleet.jobs.pulls.pull import PullRequest, pull_all, pull_results
+from fleet.jobs.pull import PullRequest, pull_all, pull_results
 from fleet.services import Services
 
 __all__ = ["PullRequest", "run"]

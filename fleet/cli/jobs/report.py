@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from fleet.cli.again import split_train
 from fleet.cli.application import WithJobs, command
 from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
+from fleet.cli.rerun import split_train
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Level, Note, ReportWritten, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
-from fleet.jobs.pulls.partial import copy_named, find_pulled
-from fleet.jobs.pulls.pull import raise_if_silent
+from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
 from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.reporting.copying import Collected, store_capsule
 from fleet.jobs.reporting.repetition import Words, repeat

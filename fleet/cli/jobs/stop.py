@@ -11,7 +11,7 @@ from fleet.errors import NotFoundError, explain_interrupt
 from fleet.events import Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
-from fleet.jobs.queue.waiting import announce_next, read_reports
+from fleet.jobs.queue import announce_next, read_reports
 from fleet.jobs.resume import resume_step
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fleet.cli import options, policy_options
-from fleet.cli.again import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
+from fleet.cli import options
 from fleet.cli.application import command
-from fleet.cli.completion import complete_job
 from fleet.cli.options import (
     CHECKPOINTS,
     FAILURES,
@@ -23,24 +21,29 @@ from fleet.cli.options import (
     TIMEOUTS,
     Duration,
     Output,
+    complete_job,
     duration,
     option,
     select_fields,
 )
 from fleet.cli.program import TYPED, WithResume, add_program_options, read_program_fields
+from fleet.cli.rerun import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
 from fleet.cli.runtime import make_services, resolve_fleet, run_command
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
-from fleet.fleets.agents import call_all, fleet_opened, running_job, stop_everywhere
-from fleet.fleets.gpu_shares import gpu_share
+from fleet.fleets.agents import call_all, call_each, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.instances import check_lifetime
-from fleet.fleets.repair import ExistingFleet, open_whole, repairing
+from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
-from fleet.jobs.clocks import correct_clocks
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
-from fleet.jobs.growth.limits import check_growth, name_joinable
-from fleet.jobs.growth.members import with_added
-from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S, check_policy, on_fleet, preemption_notices
+from fleet.jobs.policy import (
+    SPOT_HOST_TIMEOUT_S,
+    check_growth,
+    check_policy,
+    name_joinable,
+    on_fleet,
+    preemption_notices,
+)
 from fleet.jobs.program import (
     Program,
     ProgramRequest,
@@ -56,14 +59,15 @@ from fleet.jobs.program import (
     warn_of_defaults,
     warnings,
 )
-from fleet.jobs.pulls.requested import pull_requested, warning_of
-from fleet.jobs.queue.waiting import conflict, find_place, queued_event
+from fleet.jobs.pull import pull_requested, warning_of
+from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.reporting.repetition import repetition_notes
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
-from fleet.jobs.tasks import TaskTypes, assign, check_task_types
+from fleet.jobs.tasks import TaskTypes, assign, check_task_types, with_added
 from fleet.remote.client import AgentClient
+from fleet.remote.clocks import corrections
 from fleet.remote.publication import publish
 from fleet.remote.quoting import show_command
 from fleet.results.target import check_new
@@ -404,7 +408,7 @@ def commit_all(
     """
     before = directory.read()
     directory.write(record)
-    corrected = correct_clocks(clients, commits)
+    corrected = _correct_clocks(clients, commits)
     by_host = dict(zip((client.host.name for client in clients), corrected, strict=True))
     if pull_to:
         directory.note_results(commits[0].job, pull_to=pull_to)
@@ -416,6 +420,23 @@ def commit_all(
         if before is not None:
             directory.write(before)
         raise
+
+
+def _correct_clocks(clients: Sequence[AgentClient], commits: Sequence[records.Commit]) -> list[records.Commit]:
+    """Return the commits with the correction of each host's clock; a host that fails is not corrected.
+
+    They are measured once, before the job starts: the order of its output is the same on each call.
+    """
+    readings = {
+        outcome.host.name: outcome.value
+        for outcome in call_each(clients, lambda client: client.read_clock())
+        if outcome.value is not None
+    }
+    by_host = corrections(readings)
+    return [
+        commit._replace(clock_correction_s=by_host.get(client.host.name, 0.0))
+        for client, commit in zip(clients, commits, strict=True)
+    ]
 
 
 def _follow(
@@ -566,8 +587,8 @@ def train(
             "--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, panel=TASKS, rare=True
         ),
     ] = 1,
-    restarts: policy_options.Restarts = 0,
-    restart: policy_options.RestartsAfter = _DEFAULTS.restart,
+    restarts: options.Restarts = 0,
+    restart: options.RestartsAfter = _DEFAULTS.restart,
     backoff_s: Annotated[
         float, duration("--backoff", "Delay before the first restart; doubled each time.", panel=FAILURES, rare=True)
     ] = Duration(_DEFAULTS.backoff_s),
@@ -627,7 +648,7 @@ def train(
             rare=True,
         ),
     ] = None,
-    timeout_s: policy_options.Timeout = 0.0,
+    timeout_s: options.Timeout = 0.0,
     start_timeout_s: Annotated[
         float,
         duration(
@@ -637,7 +658,7 @@ def train(
             rare=True,
         ),
     ] = Duration(_DEFAULTS.start_timeout_s),
-    hang_timeout_s: policy_options.HangTimeout = 0.0,
+    hang_timeout_s: options.HangTimeout = 0.0,
     on_hang: Annotated[
         OnHang,
         option(
@@ -664,7 +685,7 @@ def train(
             panel=CHECKPOINTS,
         ),
     ] = None,
-    checkpoint_dir: policy_options.CheckpointDir = "",
+    checkpoint_dir: options.CheckpointDir = "",
     checkpoint_bandwidth: Annotated[
         float,
         option(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from fleet.events import Progress, TaskAwaited
+from fleet.events import Progress, TaskAwaited, find_awaited
 from fleet.remote.publication import publish
-from fleet.waiting import find_awaited
 from train.agent.protocol import records
 from train.agent.protocol.records import Phase
 

@@ -13,24 +13,24 @@ from urllib.parse import urlsplit
 from fleet.errors import CancelledError, FleetError, JobFailedError, JobNotFinished, NotFoundError, NotReadyError
 from fleet.events import ConnectionLost, ConnectionRestored, JobDiagnosed, JobStarted, Level, LogChunk, Note, Sink
 from fleet.fleets.agents import newest_reports, open_some
-from fleet.fleets.agreement import agree
 from fleet.fleets.repair import Repairer
 from fleet.jobs.evidence import Evidence, first_cause
 from fleet.jobs.following.awaiting import Awaiting
 from fleet.jobs.following.log_view import EVERYTHING, LogView, Selection
 from fleet.jobs.following.losses import LossWatch
-from fleet.jobs.growth.limits import allowed_tasks
-from fleet.jobs.growth.members import added_slots
-from fleet.jobs.queue.waiting import queued
+from fleet.jobs.policy import allowed_tasks
+from fleet.jobs.queue import queued
 from fleet.jobs.restarts import Restarts
+from fleet.jobs.results import agree
+from fleet.jobs.tasks import added_slots
 from fleet.remote.client import AgentClient
 from fleet.remote.cursor import Position
 from fleet.remote.follower import GIVE_UP_S, Follower
 from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
+from fleet.services import announce
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Again, NextStep, Shell, Step
-from fleet.waits import announce
 from provision.model import Host
 from provision.quantities import counted
 from train.agent.protocol.records import (

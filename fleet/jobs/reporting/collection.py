@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet import __version__
-from fleet.errors import FleetError, NotReadyError
-from fleet.fleets.agents import call_each, open_some
-from fleet.fleets.agreement import description, latest_attempt
-from fleet.folding import fold
+from fleet.errors import FleetError, NotReadyError, fold
+from fleet.fleets.agents import call_each, description, latest_attempt, open_some
 from fleet.jobs.evidence import first_cause
 from fleet.jobs.results import StoredJobs, StoredTask, result_of
 from fleet.remote.client import AgentClient

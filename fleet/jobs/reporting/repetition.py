@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.errors import CancelledError, FleetError, UsageError, fold
 from fleet.events import Level, Note, Sink
-from fleet.folding import fold
-from fleet.jobs.environment import environment
+from fleet.jobs.program import environment
 from fleet.remote.quoting import show_command
 from fleet.services import Services
 from fleet.state import TrainCommand

@@ -18,7 +18,7 @@ import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from fleet.errors import NotFoundError, UnreachableError
+from fleet.errors import NotFoundError, UnreachableError, translate_errors
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import FleetKey, UserKeys
 from fleet.remote.ssh.errors import is_refused, translate, translated
@@ -26,7 +26,6 @@ from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.proxy import Proxy
 from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
-from fleet.translation import translate_errors
 from provision.model import Host
 from provision.ssh_config.programs import programs_of_ssh, require_agreed
 

@@ -8,12 +8,12 @@ import socket
 
 import paramiko
 
+from fleet.errors import translate_errors
 from fleet.remote.fanout import no_answer
 from fleet.remote.ssh.connection import KEY_EXCHANGES, open_checked, proxy_failed, started_proxy
 from fleet.remote.ssh.errors import translated
 from fleet.remote.ssh.guard import WINDOW, GuardedSocket
 from fleet.remote.ssh.watchdog import Watchdog
-from fleet.translation import translate_errors
 from provision.model import Host
 from provision.ssh_config.programs import require_agreed
 

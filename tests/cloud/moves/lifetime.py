@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet.cli.fleets import down, gc, up
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from tests.cloud.moves import check, command
 from tests.settings import settings
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import caller, state_root
+from fleet.state import caller, state_root
 
 
 def test_the_state_directory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.events import Progress, TaskAwaited
-from fleet.waiting import find_awaited, own_time, waiting_times
+from fleet.events import Progress, TaskAwaited, find_awaited, own_time, waiting_times
 
 
 def times(step_s: float | None, input_s: float | None, python_s: float | None = None) -> Progress:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import fleet.cli.app  # noqa: F401 - adds the commands
-from fleet.cli.again import run_capsule
 from fleet.cli.command_line import CommandLine
+from fleet.cli.rerun import run_capsule
 from fleet.cli.runtime import CommandFailed
 from fleet.reports.capsule import Manifest, write_capsule
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from fleet.cli import app as cli
-from fleet.cli import failures, runtime
+from fleet.cli import app as failures
+from fleet.cli import runtime
 from fleet.cli.app import root_command
 from fleet.cli.fleets import up
 from fleet.cli.jobs.agent import AgentRequest
 from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Event, Note
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.jobs.program import ProgramRequest
 from fleet.jobs.tasks import TaskTypes
 from fleet.steps import Again, Step

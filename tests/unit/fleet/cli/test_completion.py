@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from fleet.cli.app import root_command
-from fleet.cli.completion import complete_fleet, complete_job, complete_worker
+from fleet.cli.options import complete_fleet, complete_job, complete_worker
 from fleet.state import FleetRecord, Store
 from provision.model import FleetSpec, Host
 

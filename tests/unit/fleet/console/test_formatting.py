@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.console import formatting
-from fleet.folding import fold, order
+from fleet.errors import fold, order
 from provision import quantities
 
 

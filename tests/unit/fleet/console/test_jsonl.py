@@ -15,12 +15,15 @@ from fleet import errors
 from fleet.console.jsonl import JsonSink, name_event, to_json
 from fleet.events import (
     Event,
+    FleetStatus,
+    HostStatus,
+    JobStatus,
     LogChunk,
     Note,
     Progress,
     TaskState,
+    TaskStatus,
 )
-from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.docs.schema import check_event
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
 from train.diagnosis.verdict import Kind, Verdict

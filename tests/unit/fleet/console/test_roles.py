@@ -13,15 +13,18 @@ from fleet.events import (
     ConnectionLost,
     Exit,
     FleetOpened,
+    FleetStatus,
+    HostStatus,
     JobResult,
     JobStarted,
+    JobStatus,
     LogChunk,
     Member,
     Outcome,
     Phase,
     TaskState,
+    TaskStatus,
 )
-from fleet.status import FleetStatus, HostStatus, JobStatus, TaskStatus
 from tests.unit.fleet.console.samples import after
 
 SLOTS = ("worker-0", "worker-1", "worker-2", "worker-3")

@@ -6,8 +6,20 @@ import re
 from dataclasses import replace
 
 from fleet.console.status_table import print_status, render_status, watch_status
-from fleet.events import Exit, JobResult, Outcome, Phase, Progress
-from fleet.status import UNREADY, FleetStatus, HostStatus, JobStatus, StoredStatus, TaskStatus, describe_maintenance
+from fleet.events import (
+    UNREADY,
+    Exit,
+    FleetStatus,
+    HostStatus,
+    JobResult,
+    JobStatus,
+    Outcome,
+    Phase,
+    Progress,
+    StoredStatus,
+    TaskStatus,
+    describe_maintenance,
+)
 from tests.screen import Screen
 from train.diagnosis.verdict import Kind, Verdict
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.fleets.resolution import UpRequest, resolve_provider, resolve_spec
+from fleet.fleets.plan import UpRequest, resolve_provider, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Instance, InstanceState

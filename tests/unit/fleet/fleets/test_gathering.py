@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from fleet.cli.fleets.exec import HELD_MAX, HELD_S, Gathering
 from fleet.events import CommandOutput
-from fleet.fleets.gathering import HELD_MAX, HELD_S, Gathering
 
 HOSTS = ("worker-0", "worker-1", "worker-2")
 

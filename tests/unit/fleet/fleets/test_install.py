@@ -10,7 +10,7 @@ import pytest
 
 from fleet.errors import FleetError
 from fleet.events import BootstrapProgress, Event
-from fleet.fleets.install import install
+from fleet.fleets.connect import install
 from fleet.remote.client import AgentClient, refusal
 from fleet.state import slots
 from provision.model import Host

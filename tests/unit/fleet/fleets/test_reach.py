@@ -16,7 +16,7 @@ from fleet.events import HostConnected, InstanceChanged, ZoneTried
 from fleet.fleets import connect as module
 from fleet.fleets.connect import progress_to, reach
 from fleet.remote.fanout import Outcome
-from fleet.translation import wrap_provider
+from fleet.services import wrap_provider
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import ErrorKind, ProviderError

@@ -18,9 +18,8 @@ from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_in
 from fleet.jobs.following import follow as following
 from fleet.jobs.following.follow import Followed, follow
 from fleet.remote.merge import Item
-from fleet.services import Services
+from fleet.services import Services, wrap_provider
 from fleet.state import FleetDirectory, FleetRecord, Store
-from fleet.translation import wrap_provider
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.options import ProviderOptions

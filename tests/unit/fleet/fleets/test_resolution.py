@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.fleets.creation.gpu_packages import gpu_package_notes
-from fleet.fleets.resolution import GPU_PACKAGES, PACKAGES, UpRequest, resolve_spec
+from fleet.fleets.plan import GPU_PACKAGES, PACKAGES, UpRequest, gpu_package_notes, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from fleet.steps import Again

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import UsageError
-from fleet.jobs.growth.limits import allowed_tasks, check_growth, name_joinable
-from fleet.jobs.growth.members import all_members, joining_hosts
+from fleet.jobs.policy import allowed_tasks, check_growth, name_joinable
+from fleet.jobs.tasks import all_members, joining_hosts
 from provision.allocation.options import SlurmOptions
 from provision.local.options import LocalOptions
 from tests.next_steps import repetition

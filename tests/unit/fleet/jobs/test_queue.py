@@ -6,8 +6,7 @@ import pytest
 
 from fleet.errors import NotFoundError
 from fleet.events import Note
-from fleet.jobs.queue.place import Place, active_jobs, choose_place, queued_jobs
-from fleet.jobs.queue.waiting import announce_next
+from fleet.jobs.queue import Place, active_jobs, announce_next, choose_place, queued_jobs
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
 
 ENDED = JobResult("", 1, Outcome.FAILED, 2.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.errors import UsageError
-from fleet.fleets.gpu_shares import gpu_share, moved_share
+from fleet.fleets.repair import gpu_share, moved_share
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types, current_members, success
 from fleet.state import slots
 from fleet.steps import Again, Change

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.jobs.environment import environment, secrets
+from fleet.jobs.program import environment, secrets
 from tests.next_steps import next_lines
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError
-from fleet.folding import fold
+from fleet.errors import CapacityError, FleetError, InternalError, NotReadyError, UnreachableError, fold
 from fleet.remote.client import RefusedError
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, where
 from fleet.steps import Shell, Step

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.fleets import rejoin as fix
+from fleet.fleets import repair as fix
 from fleet.remote.client import AgentClient
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Host

@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from fleet import events
+from fleet.events import TaskStatus
 from fleet.remote.publication import DERIVED, PUBLIC, publish
-from fleet.status import TaskStatus
 from train.agent.protocol import records
 from train.agent.protocol.records import Phase, ReasonKind
 

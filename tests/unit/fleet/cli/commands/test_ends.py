@@ -11,12 +11,12 @@ import pytest
 from fleet.cli.fleets import down, extend, gc, status, up
 from fleet.cli.fleets.doctor import DoctorRequest
 from fleet.cli.fleets.doctor import run as doctor
-from fleet.config import caller
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (
     Checked,
     FleetDown,
     FleetOpened,
+    HostStatus,
     InstanceChanged,
     Level,
     Note,
@@ -25,9 +25,9 @@ from fleet.events import (
     ResultsAtRisk,
 )
 from fleet.fleets.instances import check_lifetime
-from fleet.fleets.resolution import UpRequest
+from fleet.fleets.plan import UpRequest
 from fleet.jobs import inspection
-from fleet.status import HostStatus
+from fleet.state import caller
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.model import Finding, InstanceState, Orphan

@@ -12,8 +12,8 @@ from fleet.console.messages import describe_event
 from fleet.console.status_table import render_status
 from fleet.errors import CancelledError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk
+from fleet.fleets.plan import UpRequest
 from fleet.fleets.repair import ExistingFleet, repair_fleet
-from fleet.fleets.resolution import UpRequest
 from fleet.jobs.results import StoredJobs, Survey
 from fleet.state import FleetRecord, OnThisComputer
 from provision.local.options import LocalOptions
@@ -54,7 +54,7 @@ def record(fleet: World) -> FleetRecord:
 def store_job(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a job have been started whose results no host reports."""
     silent = {"worker-1": UnreachableError("worker-1 does not answer")}
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", lambda *_: Survey((), (), silent))
+    monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((), (), silent))
     directory = fleet.store.fleet("demo")
     directory.write(replace(record(fleet), last_job="j-1"))
 
@@ -162,7 +162,7 @@ def test_results_of_a_stopped_fleet_are_not_deleted_without_a_question(
     down.run(STOP, fleet.services(), fleet.sink)
     assert fleet.asked == ["worker-1 does not answer, and may run a job. Files stay on the disks. Proceed?"]
     assert record(fleet).unsaved == ("worker-1",)
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", lambda *_: Survey((), (), {}))
+    monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((), (), {}))
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was deleted"):
         down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
@@ -174,7 +174,7 @@ def test_results_of_a_stopped_fleet_are_not_deleted_without_a_question(
 def test_results_of_hosts_that_had_stopped_before_are_not_deleted_without_a_question(
     fleet: World, monkeypatch: pytest.MonkeyPatch, off: int
 ) -> None:
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", lambda *_: Survey((), (), {}))
+    monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((), (), {}))
     fleet.store.fleet("demo").write(replace(record(fleet), last_job="j-1"))
     preempted = ("worker-0", "worker-1")[:off]
     fleet.cloud.instances = [
@@ -192,7 +192,7 @@ def test_results_of_hosts_that_had_stopped_before_are_not_deleted_without_a_ques
 def test_a_running_job_is_not_stopped_without_a_terminal(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job = StoredJobs("j-1", (), OnThisComputer())
     monkeypatch.setattr(StoredJobs, "is_running", True)
-    monkeypatch.setattr("fleet.jobs.deletion.risk.survey", lambda *_: Survey((job,), (), {}))
+    monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((job,), (), {}))
     fleet.attended = False
     with pytest.raises(UsageError, match="job j-1 is running and would be stopped; confirmation requires") as refused:
         down.run(STOP, fleet.services(), fleet.sink)

@@ -11,8 +11,8 @@ from fleet.cli.fleets import up
 from fleet.cli.fleets.up import next_trains, run
 from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
-from fleet.fleets.creation.keeping import KEEP_S
-from fleet.fleets.resolution import UpRequest, keep_provider
+from fleet.fleets.instances import KEEP_S
+from fleet.fleets.plan import UpRequest, keep_provider
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines, repetition

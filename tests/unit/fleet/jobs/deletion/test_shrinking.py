@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.jobs.deletion.shrinking import hosts_of
+from fleet.jobs.deletion import hosts_of
 
 
 def test_slots_side_by_side_belong_to_one_host() -> None:

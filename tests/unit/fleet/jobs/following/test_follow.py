@@ -11,10 +11,10 @@ import pytest
 
 from fleet import events
 from fleet.events import ConnectionLost, ConnectionRestored, Event, JobDiagnosed, LogChunk, Note
-from fleet.fleets.agreement import agree
 from fleet.jobs.following import follow as verb
 from fleet.jobs.following.follow import Ended, Followed, follow, until_running
 from fleet.jobs.following.log_view import Selection
+from fleet.jobs.results import agree
 from fleet.remote.cursor import Position
 from fleet.remote.merge import Item
 from fleet.state import FleetDirectory, FleetRecord

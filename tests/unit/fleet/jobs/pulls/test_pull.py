@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import NotFoundError
-from fleet.jobs.pulls.pull import PullRequest, covers, replaces, select_tasks
+from fleet.jobs.pull import PullRequest, covers, replaces, select_tasks
 from fleet.jobs.results import StoredJobs, StoredTask
 from fleet.results.target import Target
 from fleet.state import FleetDirectory, OnThisComputer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fleet.cli.app  # noqa: F401 - adds the commands
-from fleet.cli.again import split_train
+from fleet.cli.rerun import split_train
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Event, Note
 from fleet.jobs.reporting.copying import without_logins

@@ -1,4 +1,4 @@
-"""Resolve the fleet that ``fleet up`` creates or repairs, from its options, the existing fleet, and defaults."""
+"""Plan a fleet: resolve what is requested from options, fleet.toml, and the existing fleet; ask before it costs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fleet.errors import FleetError, UsageError
-from fleet.providers import find_options
-from fleet.services import Services
+from fleet.errors import CancelledError, FleetError, UsageError, fold, translate_errors
+from fleet.events import Note, Quoted, Sink
+from fleet.services import Services, find_options
 from fleet.settings import Settings, exclusive_names, option_names, read_pip_source
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step, step_of
-from fleet.translation import translate_errors
-from provision.model import FleetSpec
+from provision.inventory.ansible import convert
+from provision.model import FleetSpec, Quote
 from provision.options import InvalidOptionError, ProviderOptions, declarations
-from provision.planner import conflicts
+from provision.planner import conflicts, plan, resize
 from provision.registry import NAMES, options_class, provider_class
+from provision.ssh_config.programs import AcceptedPrograms
+from train.agent.packages.venv import split_requirement
 from train.script import NEWEST_TF_KERAS
 from train.script.requirements import is_requirement
 
@@ -354,3 +356,122 @@ def refuse_options(given: Settings, provider: str) -> None:
             hint=f"choose another provider, or leave {which} out" if taker else f"leave {which} out",
             next_steps=[*([Again({"--provider": taker})] if taker else []), Again(foreign)],
         )
+
+
+_TENSORFLOW = ("tensorflow", "tf-nightly")
+
+
+def gpu_package_notes(spec: FleetSpec) -> tuple[str, ...]:
+    """Return a sentence about the packages of instances with GPUs, if they are not the default ones.
+
+    ``--package`` replaces the default packages, so that TensorFlow is missing, or is installed without NVIDIA's
+    libraries. Source: https://www.tensorflow.org/install/pip.
+    """
+    if not spec.options.gpus or not spec.packages:
+        return ()
+    given = [(line, *split_requirement(line)) for line in spec.packages]
+    if any(name in _TENSORFLOW and "and-cuda" in extras for _, name, extras in given):
+        return ()
+    for line, name, extras in given:
+        if name in _TENSORFLOW:
+            rest = line.partition("]")[2] if extras else line[len(name) :]
+            complete = f"{name}[{','.join(['and-cuda', *filter(None, [extras[1:-1]])])}]{rest}"
+            return (
+                f"'{line}' has no libraries of NVIDIA, and TensorFlow may not find those of the image: "
+                f"--package '{complete}' installs them",
+            )
+    if any("tensorflow" in line for line in spec.packages):
+        return ()
+    return ("--package replaces TensorFlow: fleet up does not check that another framework can use the GPUs",)
+
+
+def confirm_price(
+    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
+) -> frozenset[str]:
+    """Return the names of the instances that the user agrees to pay for; change nothing.
+
+    Raises:
+        UsageError: they cost money, and no user can be asked.
+        CancelledError: the user declined.
+    """
+    provider = services.provider(spec.options, keep=False)
+    provider.check(spec)
+    steps = plan(spec, provider.list(spec.name) if record else ())
+    names, excess = steps.create, resize(spec.workers, spec, steps).released
+    quote = provider.quote(spec, names) if names else Quote(0)
+    quote = replace(quote, notes=(*quote.notes, *gpu_package_notes(spec)))
+    if quote.offers:
+        sink.emit(Quoted(spec.name, spec.provider, spec.options.account, **vars(quote)))
+    elif request.dry_run and not excess:
+        sink.emit(
+            Note("; ".join(quote.notes) or f"fleet {spec.name!r} is up with all workers: nothing would be created")
+        )
+    if request.dry_run and excess:
+        verb = "released" if spec.options.existing else "deleted"
+        sink.emit(Note(f"{fold(instance.name for instance in excess)} would be {verb}"))
+    if request.dry_run or not quote.offers:
+        return frozenset(names)
+    if not services.attended:
+        raise UsageError(
+            "this costs money, and confirmation requires a terminal",
+            hint="--yes accepts the price; --dry-run shows it",
+            next_steps=[Again({"--yes": True})],
+        )
+    if not services.confirm("Proceed?"):
+        raise CancelledError("nothing was created", next_steps=[Step("up", "--help")])
+    return frozenset(names)
+
+
+def convert_inventory(request: UpRequest, services: Services, sink: Sink) -> UpRequest:
+    """Return the request with a file in place of an inventory that only Ansible can read.
+
+    Ansible runs the programs of the inventory, so that this is done only for one that the user typed, and not in a
+    dry run.
+
+    Raises:
+        UsageError: Ansible is not installed, or cannot read it.
+    """
+    typed = str(request.given.of("static").get("inventory", ""))
+    target = services.store.root / "inventories" / f"{request.fleet}.yml"
+    with translate_errors():
+        if not typed or request.dry_run or not convert(Path(typed), target):
+            return request
+    sink.emit(Note(f"ansible-inventory has read {typed}"))
+    options = {**request.given.options, "static": {**request.given.of("static"), "inventory": str(target)}}
+    return replace(request, given=replace(request.given, options=options))
+
+
+def confirm_programs(
+    request: UpRequest, spec: FleetSpec, record: FleetRecord | None, services: Services, sink: Sink
+) -> None:
+    """Get the user's consent to programs that fleet.toml or an inventory names; a dry run only shows them.
+
+    Raises:
+        UsageError: the user cannot be asked.
+        CancelledError: the user declined.
+    """
+    file, defaults = request.defaults.file, request.defaults
+    if record is None and file is not None:
+        if file.parent != Path.cwd():
+            sink.emit(Note(f"settings: {file}"))
+        if defaults.packages and not spec.options.remote:
+            sink.emit(Note(f"packages of {file} are not installed: the fleet is on this computer"))
+    if record is None and spec.python and spec.python == active_environment():
+        sink.emit(Note(f"scripts run with {spec.python}, the interpreter of the active environment"))
+    accepted = AcceptedPrograms(services.store.root / "programs")
+    missing = accepted.missing(services.provider(spec.options, keep=False).programs(spec))
+    for each in missing:
+        sink.emit(Note(f"{each.source} names a program to run on this computer: {each.text}"))
+    if request.dry_run or not missing:
+        return
+    if not request.allow_programs:
+        if services.confirm_keys is None:
+            raise UsageError(
+                f"{missing[0].source} names a program to run on this computer, and confirmation requires a terminal",
+                cause=missing[0].text,
+                hint="--allow-programs accepts it; --yes does not",
+                next_steps=[Again({"--dry-run": True}, "up")],
+            )
+        if not services.confirm_keys("Run this on this computer, now and in later commands?"):
+            raise CancelledError("nothing was started")
+    accepted.add(missing)

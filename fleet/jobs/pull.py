@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError, fold
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
-from fleet.folding import fold
 from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_agents, survey_job
 from fleet.jobs.tasks import worker_name
@@ -24,7 +23,7 @@ from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
 from fleet.results.kinds import KINDS, parse_kinds
 from fleet.results.layout import Item, Layout, Listed, choose_sources, lay_out
-from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks
+from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks, job_of
 from fleet.services import Services
 from fleet.state import FleetDirectory
 from fleet.steps import Step
@@ -482,3 +481,114 @@ class _Meter:
     def done(self) -> None:
         """Report that all bytes were received."""
         self.emit(PullProgress(self.host, self.received, self.total, self.files, done=True))
+
+
+class _Quiet:
+    """Drops the events of a copy that the user did not request."""
+
+    def emit(self, event: Event) -> None:
+        """Drop an event."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path, names: Sequence[str]) -> bool:
+    """Copy the files whose name contains one of `names`; return whether all were copied.
+
+    Raises:
+        FleetError: every host failed.
+    """
+    by_name = {client.host.name: client for client in clients}
+    tasks = [task for task in job.tasks if task.host.name in by_name]
+    with Target(directory, job.job) as target:
+        pull = Pull(job, tasks, by_name, target, _Quiet(), names=names)
+        pull.copy()
+    return not (pull.failed or pull.changed)
+
+
+def find_pulled(given: str, job: str, fleet: str, services: Services) -> Path | None:
+    """Return the directory of pulled results to use; None: the fleet has the job.
+
+    Args:
+        given: Directory that the user named; empty: none.
+        job: The job that the user named; empty: none.
+        fleet: Name of the fleet.
+        services: The outside world.
+
+    Raises:
+        UsageError: the given directory holds no pulled results.
+    """
+    if given:
+        path = Path(given).expanduser().absolute()
+        if job_of(path) is None:
+            raise UsageError(f"{given!r} does not hold results that fleet pull copied", next_steps=[Step("jobs")])
+        return path
+    if services.store.fleet(fleet).exists():
+        return None
+    pulled = Path(DIRECTORY).absolute() / job
+    return pulled if job and job_of(pulled) else None
+
+
+def requested_pulls(directory: FleetDirectory) -> list[str]:
+    """Return the jobs with a requested pull, the oldest first."""
+    return [job for job in reversed(directory.recorded_jobs()) if directory.on_this_computer(job).pull_to]
+
+
+def pull_requested(fleet: str, job: str, services: Services, sink: Sink) -> ResultsPulled:
+    """Copy the results of an ended job to the directory that was requested when it started.
+
+    Raises:
+        FleetError: as for `pull_results`; the request is kept.
+        CancelledError: Ctrl-C; a repeat continues.
+    """
+    request = PullRequest(fleet, job)
+    try:
+        return pull_results(request, services, sink)
+    except KeyboardInterrupt:
+        raise interrupted(request, job) from None
+
+
+def pull_ended(fleet: str, services: Services, sink: Sink) -> None:
+    """Do the requested pulls of jobs that have ended; report a failed one as a warning, and keep its request.
+
+    Raises:
+        CancelledError: Ctrl-C; a repeat continues.
+    """
+    directory = services.store.fleet(fleet)
+    requested = requested_pulls(directory)
+    if not requested:
+        return
+    try:
+        ended = _find_ended(requested, fleet, services, sink)
+    except FleetError as error:
+        sink.emit(Note(f"the results of {', '.join(requested)} were not pulled: {error.message}", Level.WARNING))
+        return
+    for job in ended:
+        try:
+            pull_requested(fleet, job.job, services, sink)
+        except CancelledError:
+            raise
+        except FleetError as error:
+            sink.emit(warning_of(job.job, fleet, error))
+
+
+def warning_of(job: str, fleet: str, error: FleetError) -> Note:
+    """Return the warning about a requested pull that failed."""
+    command = PullRequest(fleet, job).step(job).text(fleet)
+    cause = f" ({error.cause})" if error.cause else ""
+    return Note(
+        f"the results of job {job} were not pulled: {error.message}{cause}; repeat `{command}`", Level.WARNING
+    )
+
+
+def _find_ended(requested: list[str], fleet: str, services: Services, sink: Sink) -> list[StoredJobs]:
+    """Return those of the requested jobs that have ended; forget the request for a job that no host stores."""
+    directory, record = services.store.need(fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        stored = survey_agents(clients, directory, requested, unreached)
+    jobs = {job.job: job for job in stored.jobs}
+    for job in requested:
+        if job not in jobs and not stored.silent:
+            directory.forget_pull(job)
+    return [jobs[job] for job in requested if job in jobs and not jobs[job].is_running]

@@ -1,4 +1,4 @@
-"""Repeat the `fleet train` that started a job."""
+"""`fleet rerun`, and what `fleet train` does for a job that it repeats."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fleet.cli.application import list_options, root_command
+from fleet.cli.application import WithJobs, command, list_options, root_command
 from fleet.cli.command_line import CommandLine, Word, parse
-from fleet.cli.runtime import failures_of, make_services
-from fleet.errors import UsageError
+from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
+from fleet.cli.runtime import failures_of, make_services, resolve_fleet
+from fleet.errors import UsageError, translate_errors
 from fleet.state import TrainCommand
 from fleet.steps import Step
-from fleet.translation import translate_errors
 
 if TYPE_CHECKING:
     from fleet.jobs.reporting.repetition import Capsule
     from fleet.reports.capsule import Manifest
+
 
 _ONE_RUN = ("--fleet", "--name", "--resume", "--output", "--detach", "--dry-run", "--pull", "--after")
 
@@ -143,3 +144,31 @@ def run_again(command: TrainCommand, fleet: str, options: Sequence[str], repeate
     with train.make_context("train", arguments) as context:
         context.meta[REPEATED] = repeated
         train.invoke(context)
+
+
+@command("Jobs", WithJobs)
+def rerun(
+    job: JobArgument = "",
+    name: Annotated[str, option("--name", "Name of the new job.", "NAME", default="none")] = "",
+    detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
+    ] = False,
+    same_job: SameJob = "",
+    fleet: Fleet = "",
+    output: OutputOption = Output.AUTO,
+) -> None:
+    """Run a job again with the current files of its directory.
+
+    Repeats the fleet train that started the job, in the same directory, with the same options and arguments. Secrets
+    are not stored: their variables must be set.
+
+    Examples:
+      fleet rerun
+      fleet rerun baseline --name baseline-2
+    """
+    fleet = resolve_fleet(fleet)
+    _, command = find_remembered(one_job(job, same_job), fleet)
+    options = ["--output", output.value, *(["--name", name] if name else [])]
+    options += [flag for flag, is_set in (("--detach", detach), ("--dry-run", dry_run)) if is_set]
+    run_again(command, fleet, options)

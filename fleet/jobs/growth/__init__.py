@@ -1,1 +1,0 @@
-"""Let a running job take in new hosts (`--max-workers`)."""
