@@ -28,7 +28,8 @@ from provision.gce.api.requests import (
     startup_script,
 )
 from provision.gce.api.resources import SCRATCH, our_name, seconds, zone_of
-from provision.gce.catalog.machines import FLEX_START, MAX_DURATION_MIN_S, resolved
+from provision.gce.catalog.gpus import FLEX_START
+from provision.gce.catalog.machines import MAX_DURATION_MIN_S, resolved
 from provision.gce.catalog.names import instance_name, last
 from provision.gce.money import check_ends, current_budget, longer_than_paid, unknown_price
 from provision.gce.options import END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, STOP_AT, GceOptions

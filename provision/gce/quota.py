@@ -11,16 +11,8 @@ from types import MappingProxyType
 
 from google.cloud import compute_v1
 
-from provision.gce.catalog.machines import (
-    DEFAULT_MACHINE_TYPE,
-    HYPERDISK,
-    PD_BALANCED,
-    PD_SSD,
-    PD_STANDARD,
-    cpus,
-    gpu_of,
-    series_of,
-)
+from provision.gce.catalog.gpus import HYPERDISK, PD_BALANCED, PD_SSD, PD_STANDARD
+from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, cpus, gpu_of, series_of
 from provision.gce.diagnosis import Diagnosis, Scope, quota_hint, quota_request
 from provision.gce.options import BACKSTOP_S, LOCAL_SSD_GB, GceOptions
 from provision.provider import ErrorKind
@@ -110,7 +102,9 @@ def _needs(cloud: GceOptions, count: int, *, strict: bool = False) -> Iterator[_
         yield _Need(("GPUS_ALL_REGIONS",), cloud.gpus * count, everywhere=True)
         gpu = gpu_of(cloud)
         if gpu is not None:
-            metrics = (gpu.spot_quota, gpu.quota) if is_preemptible or is_temporary(cloud) else (gpu.quota,)
+            metrics = (
+                (f"PREEMPTIBLE_{gpu.quota}", gpu.quota) if is_preemptible or is_temporary(cloud) else (gpu.quota,)
+            )
             counts = is_preemptible or (strict and is_temporary(cloud))
             yield _Need(metrics if counts else metrics[::-1], cloud.gpus * count, is_preemptible=counts)
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE

@@ -14,17 +14,8 @@ from typing import Any
 from google.cloud import compute_v1
 
 from provision.gce.api.messages import from_json, to_json
-from provision.gce.catalog.machines import (
-    COMPACT,
-    RESERVATION_BOUND,
-    SPOT,
-    STANDARD,
-    can_migrate,
-    gpu_of,
-    has_gpus,
-    provisioning_model,
-    series_of,
-)
+from provision.gce.catalog.gpus import RESERVATION_BOUND, SPOT, STANDARD
+from provision.gce.catalog.machines import COMPACT, can_migrate, gpu_of, has_gpus, provisioning_model, series_of
 from provision.gce.catalog.names import labels, mark, network_of, network_path, region_of, stem, subnetwork_path
 from provision.gce.options import END_AT, IDLE_TIMEOUT, LOCAL_SSD, LOCAL_SSD_PATH, STOP_AT, GceOptions
 from provision.model import FleetSpec

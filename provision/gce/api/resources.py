@@ -11,7 +11,8 @@ from typing import Protocol
 from google.cloud import compute_v1
 
 from provision.gce.api.requests import RESTARTS, items_of
-from provision.gce.catalog.machines import FLEX_START, SPOT, series_of
+from provision.gce.catalog.gpus import FLEX_START, SPOT
+from provision.gce.catalog.machines import series_of
 from provision.gce.catalog.names import last, stem
 from provision.gce.catalog.prices import Prices
 from provision.gce.options import END_AT, STOP_AT, GceOptions

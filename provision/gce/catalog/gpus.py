@@ -1,4 +1,4 @@
-"""The GPUs of Compute Engine: names, machine types, driver, and price, each in one row.
+"""The GPUs of Compute Engine: names, machine types with their series, driver, and SKUs of the price, each in one row.
 
 Source of counts, machine types, and vCPU limits: https://cloud.google.com/compute/docs/gpus. A type that is missing
 here can still be rented if a machine type comes with it.
@@ -6,11 +6,55 @@ here can still be rented if a machine type comes with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from provision.options import InvalidOptionError
+
+STANDARD, SPOT, FLEX_START = "STANDARD", "SPOT", "FLEX_START"
+RESERVATION_BOUND = "RESERVATION_BOUND"
+ON_DEMAND, ON_REQUEST = frozenset({STANDARD, SPOT}), frozenset({SPOT, FLEX_START})
+ALL_MODELS = ON_DEMAND | ON_REQUEST
+
+PD_BALANCED, PD_SSD, PD_STANDARD, HYPERDISK = "pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced"
+PERSISTENT, SOLID_STATE = (PD_BALANCED, PD_SSD, PD_STANDARD), (PD_BALANCED, PD_SSD)
+
+LocalSsds = tuple[tuple[int, tuple[int, ...]], ...]
+"""Numbers of Local SSDs that an instance can have, each with the smallest number of vCPUs for which they apply."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Properties that the machine types of a series share.
+
+    Attributes:
+        disks: Types of boot disks that are supported, the default first.
+        gvnic: Instances have network interfaces of the type gVNIC only.
+        arm: The processors are of the Arm architecture.
+        compact: Compact placement is supported.
+        models: Provisioning models that are sold; Flex-start VMs of N1 only with GPUs.
+        local_ssds: Local SSDs that can be attached; empty: none, except those that machine types come with.
+        cpus: vCPUs for each GPU, if the names of machine types have the number of GPUs, ``a2-highgpu-1g``.
+        sku: Start of the descriptions of its SKUs; empty: the price is unknown, or part of that of the GPU.
+        memory_gb: Memory of each vCPU by the kind of machine type, ``standard``; an empty kind: the series is one.
+        local_ssd_gb: Size of the local SSDs that come with each vCPU.
+    """
+
+    disks: tuple[str, ...] = PERSISTENT
+    gvnic: bool = False
+    arm: bool = False
+    compact: bool = False
+    models: frozenset[str] = ON_DEMAND
+    local_ssds: LocalSsds = ()
+    cpus: int = 0
+    sku: str = ""
+    memory_gb: Mapping[str, float] = field(default_factory=dict)
+    local_ssd_gb: float = 0.0
+
+    def local_ssd_counts(self, cpus: int) -> tuple[int, ...]:
+        """Return the numbers of Local SSDs that can be attached to an instance with this number of vCPUs."""
+        return next((counts for least, counts in reversed(self.local_ssds) if cpus >= least), ())
 
 
 @dataclass(frozen=True)
@@ -25,6 +69,9 @@ class Gpu:
         cpus: Largest number of vCPUs for each number of GPUs, if it is attached to N1; empty: it comes with its own
             machine types only.
         has_open_driver: NVIDIA's open kernel modules support it: it is a Turing GPU or a newer one.
+        series: The series of machine types that come with it, by the start of their names.
+        others: Number of GPUs of further machine types that come with it.
+        on_request: Numbers of GPUs that are sold as Spot and Flex-start VMs only.
     """
 
     short: str
@@ -33,6 +80,9 @@ class Gpu:
     machine_types: Mapping[int, str]
     cpus: Mapping[int, int] = field(default_factory=dict)
     has_open_driver: bool = True
+    series: Mapping[str, Series] = field(default_factory=dict)
+    others: Mapping[str, int] = field(default_factory=dict)
+    on_request: Collection[int] = ()
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -46,39 +96,59 @@ class Gpu:
 
     @property
     def quota(self) -> str:
-        """Return the name of the regional quota for it."""
+        """Return the name of the regional quota for it; that of spot instances has PREEMPTIBLE_ before it."""
         return f"NVIDIA_{self.short.upper().replace('-', '_')}_GPUS"
 
-    @property
-    def spot_quota(self) -> str:
-        """Return the name of the regional quota for it on spot instances."""
-        return f"PREEMPTIBLE_{self.quota}"
 
-
-def _series(prefix: str, sizes: Mapping[int, object], suffix: str = "") -> dict[int, str]:
+def _types(prefix: str, sizes: Mapping[int, object], suffix: str = "") -> dict[int, str]:
     """Return machine types by their number of GPUs, from their sizes by this number."""
     return {count: f"{prefix}-{size}{suffix}" for count, size in sizes.items()}
 
 
-_N1 = _series("n1-standard", {1: 4, 2: 8, 4: 16})
+_N1 = _types("n1-standard", {1: 4, 2: 8, 4: 16})
 _ITSELF = {1: 1, 2: 2, 4: 4, 8: 8}
-_A2, _A3 = _series("a2-highgpu", _ITSELF, "g"), _series("a3-highgpu", _ITSELF, "g")
+_BOTH = (*SOLID_STATE, HYPERDISK)
+_DENSE = ON_REQUEST | {RESERVATION_BOUND}
+_UP_TO_8 = (1, 2, 4, 8)
+_A2_SSDS: LocalSsds = ((12, _UP_TO_8), (24, _UP_TO_8[1:]), (48, _UP_TO_8[2:]), (96, _UP_TO_8[3:]))
+_G2_SSDS: LocalSsds = ((4, (1,)), (24, (2,)), (32, (1,)), (48, (4,)), (96, (8,)))
+# Memory and local SSDs: https://cloud.google.com/compute/docs/accelerator-optimized-machines.
 # fmt: off
 _ALL = (
     Gpu("t4", "nvidia-tesla-t4", "Nvidia Tesla T4 GPU", _N1, {1: 48, 2: 48, 4: 96}),
-    Gpu("l4", "nvidia-l4", "Nvidia L4 GPU", _series("g2-standard", {1: 8, 2: 24, 4: 48, 8: 96})),
+    Gpu("l4", "nvidia-l4", "Nvidia L4 GPU", _types("g2-standard", {1: 8, 2: 24, 4: 48, 8: 96}),
+        series={"g2": Series(SOLID_STATE, compact=True, models=ALL_MODELS, local_ssds=_G2_SSDS, sku="G2 Instance",
+            memory_gb={"standard": 4})},
+        others=dict.fromkeys(("g2-standard-4", "g2-standard-12", "g2-standard-16", "g2-standard-32"), 1)),
     Gpu("p4", "nvidia-tesla-p4", "Nvidia Tesla P4 GPU", _N1, {1: 24, 2: 48, 4: 96}, has_open_driver=False),
     Gpu("p100", "nvidia-tesla-p100", "Nvidia Tesla P100 GPU", _N1, {1: 16, 2: 32, 4: 96}, has_open_driver=False),
     Gpu("v100", "nvidia-tesla-v100", "Nvidia Tesla V100 GPU", {**_N1, 8: "n1-standard-32"},
         {1: 12, 2: 24, 4: 48, 8: 96}, has_open_driver=False),
-    Gpu("a100", "nvidia-tesla-a100", "Nvidia Tesla A100 GPU", {**_A2, 16: "a2-megagpu-16g"}),
-    Gpu("a100-80gb", "nvidia-a100-80gb", "Nvidia Tesla A100 80GB GPU", _series("a2-ultragpu", _ITSELF, "g")),
-    Gpu("h100", "nvidia-h100-80gb", "Nvidia H100 80GB GPU", _A3),
-    Gpu("h100-mega", "nvidia-h100-mega-80gb", "Nvidia H100 80GB Mega GPU", {8: "a3-megagpu-8g"}),
-    Gpu("h200", "nvidia-h200-141gb", "H200 141GB GPU", {8: "a3-ultragpu-8g"}),
-    Gpu("b200", "nvidia-b200", "A4 Nvidia B200 (1 gpu slice)", {8: "a4-highgpu-8g"}),
+    Gpu("a100", "nvidia-tesla-a100", "Nvidia Tesla A100 GPU",
+        {**_types("a2-highgpu", _ITSELF, "g"), 16: "a2-megagpu-16g"},
+        series={
+            "a2-highgpu": Series(compact=True, models=ALL_MODELS, local_ssds=_A2_SSDS, cpus=12, sku="A2 Instance",
+                memory_gb={"": 85 / 12}),
+            "a2-megagpu": Series(compact=True, models=ALL_MODELS, local_ssds=_A2_SSDS, cpus=6, sku="A2 Instance",
+                memory_gb={"": 1360 / 96})}),
+    Gpu("a100-80gb", "nvidia-a100-80gb", "Nvidia Tesla A100 80GB GPU", _types("a2-ultragpu", _ITSELF, "g"),
+        series={"a2-ultragpu": Series(compact=True, models=ALL_MODELS, cpus=12, sku="A2 Instance",
+            memory_gb={"": 170 / 12}, local_ssd_gb=375 / 12)}),
+    Gpu("h100", "nvidia-h100-80gb", "Nvidia H100 80GB GPU", _types("a3-highgpu", _ITSELF, "g"), on_request=(1, 2, 4),
+        series={"a3-highgpu": Series(_BOTH, gvnic=True, compact=True, models=ALL_MODELS, cpus=26, sku="A3 Instance",
+            memory_gb={"": 234 / 26}, local_ssd_gb=750 / 26)}),
+    Gpu("h100-mega", "nvidia-h100-mega-80gb", "Nvidia H100 80GB Mega GPU", {8: "a3-megagpu-8g"},
+        series={"a3-megagpu": Series(_BOTH, gvnic=True, compact=True, models=ALL_MODELS, cpus=26,
+            sku="A3Plus Instance", memory_gb={"": 1872 / 208}, local_ssd_gb=6000 / 208)}),
+    Gpu("h200", "nvidia-h200-141gb", "H200 141GB GPU", {8: "a3-ultragpu-8g"},
+        series={"a3-ultragpu": Series((HYPERDISK,), gvnic=True, compact=True, models=_DENSE, cpus=28,
+            sku="A3Ultra Instance", memory_gb={"": 2952 / 224}, local_ssd_gb=12000 / 224)}),
+    Gpu("b200", "nvidia-b200", "A4 Nvidia B200 (1 gpu slice)", {8: "a4-highgpu-8g"},
+        series={"a4-highgpu": Series((HYPERDISK,), gvnic=True, compact=True, models=_DENSE, cpus=28)}),
     Gpu("rtx-pro-6000", "nvidia-rtx-pro-6000", "RTX 6000 96GB",
-        _series("g4-standard", {1: 48, 2: 96, 4: 192, 8: 384})),
+        _types("g4-standard", {1: 48, 2: 96, 4: 192, 8: 384}),
+        series={"g4": Series((HYPERDISK,), gvnic=True, models=ALL_MODELS, sku="G4 Instance",
+            memory_gb={"standard": 3.75}, local_ssd_gb=1500 / 48)}),
 )
 # fmt: on
 GPUS: Mapping[str, Gpu] = {gpu.short: gpu for gpu in _ALL}
@@ -100,14 +170,12 @@ def find_gpu(text: str) -> tuple[Gpu, int]:
         raise InvalidOptionError(message, {"--gpu": f"{near[0]}{colon}{number}"}) if near else ValueError(message)
     if not colon:
         return gpu, gpu.counts[0]
-    if not number.isascii() or not number.isdigit() or int(number) not in gpu.counts:
-        asked = int(number) if number.isascii() and number.isdigit() else 0
-        near_count = min(gpu.counts, key=lambda count: abs(count - asked))
-        raise InvalidOptionError(
-            f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {listed(gpu.counts)}",
-            {"--gpu": f"{gpu.short}:{near_count}"},
-        )
-    return gpu, int(number)
+    asked = int(number) if number.isascii() and number.isdigit() else 0
+    if asked not in gpu.counts:
+        nearest = min(gpu.counts, key=lambda count: abs(count - asked))
+        message = f"an instance cannot have {number or 'no'} {gpu.short} GPUs; it can have {listed(gpu.counts)}"
+        raise InvalidOptionError(message, {"--gpu": f"{gpu.short}:{nearest}"})
+    return gpu, asked
 
 
 def listed(items: Iterable[object]) -> str:

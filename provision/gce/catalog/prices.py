@@ -13,6 +13,7 @@ Sources: https://cloud.google.com/billing/v1/how-tos/catalog-api and the SKUs at
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -22,16 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from provision.gce.catalog.gpus import GPUS
-from provision.gce.catalog.machines import (
-    DEFAULT_MACHINE_TYPE,
-    FLEX_START,
-    SPOT,
-    STANDARD,
-    cpus,
-    default_disk_type,
-    gpu_of,
-)
+from provision.gce.catalog.gpus import FLEX_START, GPUS, SPOT, STANDARD, Series
+from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, SERIES, cpus, default_disk_type, gpu_of
 from provision.gce.catalog.names import is_region, is_zone, region_of
 from provision.gce.options import LOCAL_SSD, LOCAL_SSD_GB, GceOptions
 from provision.model import Price
@@ -191,52 +184,6 @@ _HOUR, _GB_HOUR, _GB_MONTH = "h", "GiBy.h", "GiBy.mo"
 _UNITS = MappingProxyType({"Core": _HOUR, "Ram": _GB_HOUR})
 
 
-class _Series(NamedTuple):
-    """A series of machine types.
-
-    Attributes:
-        title: Start of the descriptions of its SKUs.
-        memory_gb: Memory of each vCPU.
-        local_ssd_gb: Size of the local SSDs that come with each vCPU.
-    """
-
-    title: str
-    memory_gb: float
-    local_ssd_gb: float = 0.0
-
-
-def _sizes(family: str, title: str, *, standard: float, highmem: float, highcpu: float) -> dict[str, _Series]:
-    sizes = {"standard": standard, "highmem": highmem, "highcpu": highcpu}
-    return {f"{family}-{size}": _Series(title, memory_gb) for size, memory_gb in sizes.items()}
-
-
-_SERIES: Mapping[str, _Series] = MappingProxyType(
-    {
-        **_sizes("n1", "N1 Predefined Instance", standard=3.75, highmem=6.5, highcpu=0.9),
-        **_sizes("n2", "N2 Instance", standard=4, highmem=8, highcpu=1),
-        **_sizes("n2d", "N2D AMD Instance", standard=4, highmem=8, highcpu=1),
-        **_sizes("n4", "N4 Instance", standard=4, highmem=8, highcpu=2),
-        **_sizes("e2", "E2 Instance", standard=4, highmem=8, highcpu=1),
-        **_sizes("c2d", "C2D AMD Instance", standard=4, highmem=8, highcpu=2),
-        **_sizes("c3", "C3 Instance", standard=4, highmem=8, highcpu=2),
-        **_sizes("c3d", "C3D Instance", standard=4, highmem=8, highcpu=2),
-        **_sizes("c4", "C4 Instance", standard=3.75, highmem=7.75, highcpu=2),
-        "c2-standard": _Series("Compute optimized", 4),
-        "t2d-standard": _Series("T2D AMD Instance", 4),
-        "g2-standard": _Series("G2 Instance", 4),
-        "g4-standard": _Series("G4 Instance", 3.75, 1500 / 48),
-        "a2-highgpu": _Series("A2 Instance", 85 / 12),
-        "a2-megagpu": _Series("A2 Instance", 1360 / 96),
-        "a2-ultragpu": _Series("A2 Instance", 170 / 12, 375 / 12),
-        "a3-highgpu": _Series("A3 Instance", 234 / 26, 750 / 26),
-        "a3-megagpu": _Series("A3Plus Instance", 1872 / 208, 6000 / 208),
-        "a3-ultragpu": _Series("A3Ultra Instance", 2952 / 224, 12000 / 224),
-    }
-)
-"""Sources of the sizes: https://cloud.google.com/compute/docs/general-purpose-machines and
-https://cloud.google.com/compute/docs/accelerator-optimized-machines."""
-_IN_GPU = MappingProxyType({"a4-highgpu": "nvidia-b200"})
-"""Series whose vCPUs and memory are part of the rate of their GPU."""
 _GPUS = {gpu.sku: gpu.accelerator for gpu in GPUS.values()}
 _DISKS = MappingProxyType(
     {
@@ -330,24 +277,28 @@ def _usd_h(sku: Any) -> _Price | None:
 def _machines(parts: Parts) -> dict[tuple[str, str], Rate]:
     """Return the rates of one vCPU of each series, with its memory and local SSDs."""
     rates: dict[tuple[str, str], Rate] = {}
-    for item, series in _SERIES.items():
-        for region in {region for name, region, _ in parts if name == f"{series.title} Core"}:
-            rates[item, region] = Rate(*(_machine(parts, series, region, model) for model in _ALL_MODELS))
-    for item, gpu in _IN_GPU.items():
-        rates |= {(item, region): Rate(0.0, 0.0, 0.0) for name, region, _ in parts if name == gpu}
+    for name, series in SERIES.items():
+        regions = {region for part, region, _ in parts if part == f"{series.sku} Core"}
+        for (kind, memory_gb), region in itertools.product(series.memory_gb.items(), regions):
+            item = f"{name}-{kind}" if kind else name
+            rates[item, region] = Rate(*(_machine(parts, series, memory_gb, region, each) for each in _ALL_MODELS))
+    for gpu in GPUS.values():
+        priced = {region for part, region, _ in parts if part == gpu.accelerator}
+        items = [item for item, series in gpu.series.items() if not series.sku]
+        rates |= dict.fromkeys(itertools.product(items, priced), Rate(0.0, 0.0, 0.0))
     return rates
 
 
-def _machine(parts: Parts, series: _Series, region: str, model: str) -> float | None:
+def _machine(parts: Parts, series: Series, memory_gb: float, region: str, model: str) -> float | None:
     # The SKUs of Flex-start VMs leave out a word: "DWS Defined Duration A3 Core".
-    title = series.title.removesuffix(" Instance") if model == FLEX_START else series.title
+    title = series.sku.removesuffix(" Instance") if model == FLEX_START else series.sku
     core = parts.get((f"{title} Core", region, model))
     memory = parts.get((f"{title} Ram", region, model))
     on_demand = parts.get((LOCAL_SSD, region, STANDARD))
     local_ssd = parts.get((LOCAL_SSD, region, model), on_demand) if series.local_ssd_gb else 0.0
     if core is None or memory is None or local_ssd is None:
         return None
-    return core + series.memory_gb * memory + series.local_ssd_gb * local_ssd
+    return core + memory_gb * memory + series.local_ssd_gb * local_ssd
 
 
 def _items(parts: Parts) -> dict[tuple[str, str], Rate]:

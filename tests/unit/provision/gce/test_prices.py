@@ -1,122 +1,175 @@
-"""Price estimates compared with published prices, and the result if no price is known."""
+"""Prices of instances, from the table of the program and from SKUs of the Cloud Billing catalog."""
 
 from __future__ import annotations
 
-import datetime
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import resolved
 from provision.gce.catalog.names import is_zone
-from provision.gce.catalog.prices import PRICED_AT, table
+from provision.gce.catalog.prices import Prices, from_catalog, rates_of, table
 from provision.gce.options import GceOptions
+from tests.emulator.catalog.skus import compute_skus
 
-T4 = resolved(GceOptions(gpu="t4"))
+ZONE = "us-central1-a"
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 
 
-def price(cloud: GceOptions, zone: str) -> float | None:
-    """Return the price without disk and address."""
-    parts = table().price(cloud, zone)
+def machine_usd_h(prices: Prices, zone: str = ZONE, **options: Any) -> float | None:
+    """Return the price of a machine with its GPUs, without disk and address."""
+    parts = prices.price(resolved(GceOptions(**options)), zone)
     return None if parts is None else parts.machine + parts.gpu
 
 
 @pytest.mark.parametrize(
-    ("zone", "on_demand", "spot", "machine_alone"),
+    ("zone", "options", "expected"),
     [
-        ("us-central1-a", 0.540, 0.233, 0.190),
-        ("europe-west2-b", 0.644, 0.158, 0.2448),
-        ("europe-west1-d", 0.559, 0.2025, 0.209),
-        ("us-west4-a", 0.584, 0.188, 0.214),
+        ("us-central1-a", {"gpu": "t4"}, 0.540),
+        ("us-central1-a", {"gpu": "t4", "spot": True}, 0.233),
+        ("us-central1-a", {}, 0.190),
+        ("europe-west2-b", {"gpu": "t4"}, 0.644),
+        ("us-central1-b", {"gpu": "l4", "machine_type": "g2-standard-4"}, 0.7068),  # list price of Google
+        ("us-central1-b", {"gpu": "a100"}, 3.6734),  # list price of Google
+        ("us-central1-b", {"gpu": "v100", "gpus": 2}, 0.38 + 2 * 2.48),
     ],
 )
-def test_n1_with_a_t4(zone: str, on_demand: float, spot: float, machine_alone: float) -> None:
-    assert price(T4, zone) == pytest.approx(on_demand, abs=0.0006)
-    assert price(resolved(GceOptions(gpu="t4", spot=True)), zone) == pytest.approx(spot, abs=0.0006)
-    assert price(resolved(GceOptions()), zone) == pytest.approx(machine_alone, abs=0.0006)
+def test_prices_of_the_table(zone: str, options: dict[str, Any], expected: float) -> None:
+    assert machine_usd_h(table(), zone, **options) == pytest.approx(expected, abs=0.0006)
 
 
 @pytest.mark.parametrize(
-    ("cloud", "expected"),
+    ("options", "zone"),
     [
-        (GceOptions(gpu="l4", machine_type="g2-standard-4"), 0.7068),  # Google's list price of g2-standard-4
-        (GceOptions(gpu="a100"), 3.6734),  # Google's list price of a2-highgpu-1g
-        (GceOptions(gpu="a100", gpus=8), 29.3871),
-        (GceOptions(machine_type="e2-standard-4"), 0.1340),
-        (GceOptions(gpu="v100", gpus=2), 0.38 + 2 * 2.48),
+        ({"gpu": "t4"}, "us-east1-b"),  # a zone without T4
+        ({"machine_type": "n1-megamem-96"}, ZONE),
+        ({"machine_type": "custom-4-8192"}, ZONE),
+        ({"machine_type": "a4-highgpu-8g"}, ZONE),
+        ({"disk_type": "hyperdisk-extreme"}, ZONE),
     ],
 )
-def test_other_machines_in_us_central1(cloud: GceOptions, expected: float) -> None:
-    assert price(resolved(cloud), "us-central1-b") == pytest.approx(expected, rel=0.001)
-
-
-def test_gpus_and_vcpus_are_counted() -> None:
-    two = price(resolved(GceOptions(gpu="t4", gpus=2)), "us-central1-a")
-    single = price(T4, "us-central1-a")
-    assert single is not None
-    assert two == pytest.approx(2 * single)
-
-
-@pytest.mark.parametrize(
-    ("cloud", "zone"),
-    [
-        (GceOptions(gpu="t4"), "us-central1-z"),  # no such zone
-        (GceOptions(gpu="t4"), "us-east1-b"),  # a zone without T4
-        (GceOptions(machine_type="n1-megamem-96"), "us-central1-a"),
-        (GceOptions(machine_type="n2-custom-4-8192"), "us-central1-a"),
-        (GceOptions(machine_type="custom-4-8192"), "us-central1-a"),
-        (GceOptions(machine_type="a4-highgpu-8g"), "us-central1-a"),
-        (GceOptions(gpu="h100"), "us-central1-a"),
-        (GceOptions(machine_type="n1-standard-4", gpu="nvidia-unheard-of", gpus=1), "us-central1-a"),
-    ],
-)
-def test_machines_without_a_table_entry_have_no_price(cloud: GceOptions, zone: str) -> None:
-    assert price(cloud if cloud.gpu == "nvidia-unheard-of" else resolved(cloud), zone) is None
+def test_what_the_table_lacks_has_no_price(options: dict[str, Any], zone: str) -> None:
+    assert machine_usd_h(table(), zone, **options) is None
 
 
 def test_the_table_is_sound() -> None:
     rates = {key: rate for key, rate in table().rates.items() if key[1]}
-    assert len({item for item, _ in rates}) >= 9
+    families = {"n1", "e2", "g2", "a2"}
     for (item, zone), rate in rates.items():
-        assert is_zone(zone), zone
-        assert rate.spot is not None
-        assert rate.on_demand is not None
-        assert 0 < rate.spot < rate.on_demand < 10, (item, zone)
-        assert item in {gpu.accelerator for gpu in GPUS.values()} or item.partition("-")[0] in {
-            "n1",
-            "e2",
-            "g2",
-            "a2",
-        }
-    t4_zones = [zone for item, zone in rates if item == "nvidia-tesla-t4"]
-    assert len(t4_zones) == 50
-    assert all(price(T4, zone) is not None for zone in t4_zones)
+        assert is_zone(zone)
+        assert 0 < (rate.spot or 0) < (rate.on_demand or 0) < 10, (item, zone)
+        assert item in {gpu.accelerator for gpu in GPUS.values()} or item.partition("-")[0] in families
 
 
 def test_disk_and_address_are_part_of_the_price() -> None:
-    parts = table().price(T4, "us-central1-a")
+    parts = table().price(resolved(GceOptions(gpu="t4")), ZONE)
+    small = resolved(GceOptions(spot=True, disk_gb=10, disk_type="pd-standard"))
+    spot, inside = table().price(small, ZONE), table().price(replace(small, external=False), ZONE)
     assert parts is not None
-    assert parts.disk == pytest.approx(100 * 0.15 / 730)
     assert parts.address == 0.005
+    assert parts.disk == pytest.approx(100 * 0.15 / 730)
     assert parts.usd_h == pytest.approx(0.540 + 0.0205 + 0.005, abs=0.0006)
     assert parts.stopped_usd_h == pytest.approx(0.0205, abs=0.0001)
-
-
-def test_smaller_disks_and_spot_addresses_cost_less_and_none_costs_nothing() -> None:
-    cloud = resolved(GceOptions(spot=True, disk_gb=10, disk_type="pd-standard"))
-    parts = table().price(cloud, "us-central1-a")
-    inside = table().price(replace(cloud, external=False), "us-central1-a")
-    assert parts is not None
+    assert spot is not None
     assert inside is not None
-    assert parts.disk == inside.disk == pytest.approx(10 * 0.06 / 730)
-    assert (parts.address, inside.address) == (0.0025, 0.0)
+    assert spot.disk == inside.disk == pytest.approx(10 * 0.06 / 730)
+    assert (spot.address, inside.address) == (0.0025, 0.0)
 
 
-def test_a_disk_without_a_rate_makes_the_price_unknown() -> None:
-    cloud = resolved(GceOptions(disk_type="hyperdisk-extreme"))
-    assert table().price(cloud, "us-central1-a") is None
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"machine_type": "n1-standard-4"}, 0.19),
+        ({"machine_type": "n2-standard-4"}, 0.194236),
+        ({"gpu": "t4"}, 0.19 + 0.35),
+        ({"gpu": "t4", "spot": True}, 4 * (0.00698 + 3.75 * 0.000936) + 0.14),
+        ({"gpu": "l4", "machine_type": "g2-standard-4"}, 0.7068),  # list price of Google
+        ({"gpu": "a100"}, 3.6734),  # list price of Google
+        ({"gpu": "a100-80gb"}, 12 * 0.031611 + 170 * 0.004237 + 375 * 0.08 / 730 + 3.92808),
+        ({"gpu": "h100", "gpus": 8}, 208 * 0.02928 + 1872 * 0.002552 + 6000 * 0.08 / 730 + 8 * 9.796552),
+        ({"gpu": "h100", "gpus": 1, "spot": True}, 26 * 0.008784 + 234 * 0.000766 + 750 * 0.048 / 730 + 2.938966),
+        ({"gpu": "h100-mega"}, 208 * 0.02928 + 1872 * 0.002552 + 6000 * 0.08 / 730 + 8 * 10.0794),
+        ({"gpu": "h200"}, 224 * 0.02928 + 2952 * 0.002552 + 12000 * 0.08 / 730 + 8 * 9.362),
+        ({"gpu": "b200"}, 8 * 16.1),
+        ({"gpu": "a100", "flex_start": True}, 12 * 0.01739 + 85 * 0.00233 + 1.61365),
+        ({"gpu": "b200", "flex_start": True}, 8 * 8.05),
+        ({"gpu": "l4", "machine_type": "g2-standard-4", "flex_start": True}, 0.7068),  # as on demand
+        ({"gpu": "rtx-pro-6000"}, 48 * 0.02989 + 180 * 0.00347 + 1500 * 0.08 / 730 + 4.5),
+    ],
+)
+def test_the_price_of_a_machine_is_the_sum_of_its_parts(options: dict[str, Any], expected: float) -> None:
+    prices = from_catalog(rates_of(compute_skus()), "2026-11-23")
+    assert machine_usd_h(prices, **options) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_date_of_the_prices_is_valid() -> None:
-    assert datetime.date.fromisoformat(PRICED_AT) >= datetime.date(2026, 11, 1)
+@pytest.mark.parametrize(("gpu", "is_exact"), [("a100", True), ("b200", True), ("l4", False), ("h100-mega", False)])
+def test_flex_start_vms_without_rates_cost_at_most_the_price_on_demand(gpu: str, is_exact: bool) -> None:
+    prices = from_catalog(rates_of(compute_skus()), "")
+    cloud = resolved(GceOptions(gpu=gpu, flex_start=True, max_duration_s=3600))
+    assert prices.is_exact(cloud, ZONE) is is_exact
+    assert prices.is_exact(replace(cloud, flex_start=False), ZONE)
+
+
+def test_images_cost_what_the_catalog_lists_where_they_are_stored() -> None:
+    prices = from_catalog(rates_of(compute_skus()), "")
+    assert prices.image_usd_h(10, "europe-west1") == pytest.approx(10 * 0.05 * 1.10004 / 730)
+    assert prices.image_usd_h(10, "asia") == table().image_usd_h(10, "") == pytest.approx(10 * 0.05 / 730)
+
+
+CORE, RAM = "N2 Instance Core running in Americas", "N2 Instance Ram running in Americas"
+
+
+def sku(description: str, usd: float, unit: str = "h", *, usage: str = "OnDemand", **changes: Any) -> dict[str, Any]:
+    """Return the fields of a Sku that are read."""
+    price = {"currencyCode": changes.pop("currency", "USD"), "units": str(int(usd)), "nanos": round(usd % 1 * 1e9)}
+    return {
+        "description": description,
+        "category": {"usageType": usage},
+        "serviceRegions": ["us-central1"],
+        "pricingInfo": [{"pricingExpression": {"usageUnit": unit, "tieredRates": [{"unitPrice": price}]}}],
+        **changes,
+    }
+
+
+def n2_usd_h(skus: Iterable[Any]) -> float | None:
+    return machine_usd_h(from_catalog(rates_of(skus), ""), machine_type="n2-standard-4")
+
+
+@pytest.mark.parametrize(
+    "ambiguous",
+    [
+        sku("N2 Custom Instance Core running in Americas", 9.0),
+        sku("N2 Sole Tenancy Instance Core running in Americas", 9.0),
+        sku(CORE, 9.0, usage="Commit1Yr"),
+        sku(CORE, 9.0, "GiBy.mo"),
+        sku(CORE, 9.0, serviceRegions=["europe-west1"]),
+        sku(CORE, 0.0),
+        sku(CORE, 9.0, currency="EUR"),
+        sku("Spot Preemptible N2 Instance Core running in Americas", 9.0, usage="Preemptible"),
+    ],
+)
+def test_skus_that_look_alike_do_not_count(ambiguous: dict[str, Any]) -> None:
+    memory = sku(RAM, 0.004, "GiBy.h")
+    assert n2_usd_h([sku(CORE, 0.03), memory, ambiguous]) == pytest.approx(4 * (0.03 + 4 * 0.004))
+    assert n2_usd_h([memory, ambiguous]) is None
+
+
+DAMAGED = st.builds(
+    lambda part: {**sku(CORE, 1.0), **part},
+    st.dictionaries(st.sampled_from(("description", "category", "serviceRegions", "pricingInfo")), JSON),
+)
+
+
+@given(st.lists(JSON | DAMAGED, max_size=5))
+def test_no_answer_is_an_error(answer: list[Any]) -> None:
+    for rate in rates_of(answer).values():
+        assert all(usd_h is None or usd_h >= 0 for usd_h in rate)
