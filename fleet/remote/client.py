@@ -122,16 +122,6 @@ class RefusedError(NotReadyError):
     refused: Refused | None = None
 
 
-class Receiver(Protocol):
-    """Takes the records of an agent as they come."""
-
-    def await_room(self) -> None:
-        """Wait until it takes a record."""
-
-    def take(self, record: Record, payload: bytes, size: int) -> bool:
-        """Take a record and its payload, of `size` bytes; return False if it takes no more."""
-
-
 class Transport(Protocol):
     """Carries records to an agent and back.
 
@@ -398,7 +388,7 @@ class AgentClient:
             self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
 
     def follow(self, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
-        """Request past and new records of a task, and return them until the agent has sent all.
+        """Request past and new records of a task, and yield them until the agent has sent all.
 
         Args:
             request: The task to follow, and the position at which to start.
@@ -406,9 +396,6 @@ class AgentClient:
         """
         doing = "following the job"
         self.transport.send(request, doing=doing)
-        return self._records(silence_s, doing)
-
-    def _records(self, silence_s: float, doing: str) -> Iterator[tuple[Record, bytes]]:
         while True:
             record, payload = self.transport.receive(silence_s, doing)
             if isinstance(record, End):
@@ -416,25 +403,6 @@ class AgentClient:
             if isinstance(record, Refused):
                 raise self.unexpected(record)
             yield record, payload
-
-    def pass_on(self, request: Follow, receiver: Receiver, silence_s: float = ANSWER_S) -> None:
-        """Request past and new records of a task, and pass them to a receiver until the agent has sent all.
-
-        Args:
-            request: The task to follow, and the position at which to start.
-            receiver: Takes the records, in any thread.
-            silence_s: Longest time without a record, in seconds; a running agent sends Beat in between.
-        """
-        doing = "following the job"
-        self.transport.send(request, doing=doing)
-        while True:
-            receiver.await_room()
-            before = self.transport.received
-            record, payload = self.transport.receive(silence_s, doing)
-            if isinstance(record, Refused):
-                raise self.unexpected(record)
-            if isinstance(record, End) or not receiver.take(record, payload, self.transport.received - before):
-                return
 
     def stop(self, request: Stop) -> Stopped:
         """Stop the whole job, of which the host runs a task."""

@@ -1,4 +1,4 @@
-"""Merge what several hosts report: stored items by their times, new ones as they come; pure.
+"""Merge what several hosts report: stored items by their times, new ones as they come.
 
 The order of each host is kept. Between hosts, the earliest item comes first, and among equals that of the first host.
 An item that has no time has that of the item before it. Clocks are those of the hosts.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +28,9 @@ from train.agent.protocol.records import (
     TaskState,
 )
 
-LOST_S = 10.0
-"""Longest time for which the other hosts wait for a lost host that was sending stored items, in seconds."""
-
-_TIMED = (TaskState, AttemptEnded, HangInspection, Notice)
+_QUEUE_BYTES = 2 * 1024 * 1024
+_QUEUE_ITEMS = 10_000
+_TIMED = (Log, TaskState, AttemptEnded, HangInspection, Notice)
 _AT_ONCE = -math.inf
 
 
@@ -46,101 +46,125 @@ class Item(NamedTuple):
 
 
 @dataclass
-class _Stream:
-    """The items of one host.
+class _Sender:
+    """The items of one host that were not read yet, each with its time (-inf: at once) and its size in bytes.
 
     Attributes:
         number: Place of the host among the hosts.
-        held: Items that have not been returned yet, each with its time; -inf: at once.
-        await_until: The other hosts wait for its next item until this time: inf while it sends stored items, -inf
-            if it has sent all of them.
+        is_behind: It sends stored items, so that the other hosts wait for its next one.
+        at: Time of its last item.
     """
 
     number: int
-    held: deque[tuple[float, Item]] = field(default_factory=deque)
-    await_until: float = math.inf
-    has_sent: bool = False
-    at: float = 0.0  # of the last item
+    is_behind: bool
+    items: deque[tuple[float, Item, int]] = field(default_factory=deque)
+    size: int = 0
+    at: float = 0.0
 
 
-class Merge:
-    """Items of several hosts in the order of their times.
+class Queue:
+    """The items of several hosts in the order of their times, with a limit on their number and bytes.
 
     While hosts send stored items, the order is exact: an item is returned once every other host has sent its next
-    one, or has none. New items of a running job wait for no other host.
+    one, or has none. The others do not wait for a host whose connection is lost, and new items wait for no host.
 
     Args:
-        hosts: Names of the hosts.
+        hosts: Names of the hosts that put items until they are removed.
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._streams = {host: _Stream(number) for number, host in enumerate(hosts)}
-        self._order = list(self._streams.values())  # by number
-        self._first: list[tuple[float, int]] = []  # heap of the first items: key, number of the host
-        self._awaited = dict.fromkeys(range(len(self._order)))  # numbers of hosts that the others wait for, or did
+        self._senders: dict[str, _Sender] = {}
+        self._active: set[str] = set()  # names of the hosts that will put further items
+        self._awaited: set[str] = set()  # names of those that the others wait for
+        self._first: list[tuple[float, int, str]] = []  # heap of the first item of each host: time, number, name
+        self._closed = False
+        lock = threading.Lock()
+        self._filled, self._drained = threading.Condition(lock), threading.Condition(lock)
+        for host in sorted(hosts, key=lambda name: (len(name), name)):
+            self.add_sender(host, is_behind=True)
 
-    def add_host(self, host: str) -> None:
-        """Add a host, whose first items are new ones."""
-        if host not in self._streams:
-            self._streams[host] = _Stream(len(self._order), await_until=-math.inf)
-            self._order.append(self._streams[host])
+    def add_sender(self, host: str, *, is_behind: bool = False) -> None:
+        """Add a host that puts items from now on, by default new ones."""
+        with self._filled:
+            self._senders[host] = _Sender(len(self._senders), is_behind)
+            self._active.add(host)
+            self._update(host)
 
-    def add(self, items: Sequence[Item], now: float) -> None:
-        """Add the next items of a host.
+    def remove_sender(self, host: str) -> None:
+        """Record that a host has put its last item."""
+        with self._filled:
+            self._active.discard(host)
+            self._update(host)
+            self._filled.notify()
 
-        Args:
-            items: The items, all of one host.
-            now: The current time, by a monotonic clock.
-        """
-        for item in items:
-            stream, record = self._streams[item.host], item.record
-            if isinstance(record, ConnectionLost):
-                if stream.await_until == math.inf:
-                    stream.await_until = now + LOST_S if stream.has_sent else -math.inf
-            elif isinstance(record, ConnectionRestored):
-                stream.await_until = math.inf
-            elif isinstance(record, (JobResult, Beat)):
-                stream.await_until = -math.inf
-            else:
-                stream.has_sent = True
-            key = _AT_ONCE
-            if isinstance(record, (Log, *_TIMED)):
-                key = stream.at = record.at or stream.at
-            if not stream.held:
-                heapq.heappush(self._first, (key, stream.number))
-            stream.held.append((key, item))
-            if stream.await_until > -math.inf:
-                self._awaited[stream.number] = None
+    def put(self, host: str, items: Sequence[Item], size: int = 0) -> bool:
+        """Add items of `size` bytes when the host has room for them; return False if the queue was closed."""
+        with self._filled:
+            sender = self._senders[host]
+            self._drained.wait_for(lambda: self._closed or self._has_room(sender))
+            if self._closed:
+                return False
+            for item in items:
+                self._add(sender, item, size // len(items))
+            self._update(host)
+            self._filled.notify()
+            return True
 
-    def remove(self, host: str) -> None:
-        """Record that a host sends no more items."""
-        self._streams[host].await_until = -math.inf
+    def get(self) -> Item | None:
+        """Return the next item when there is one; None if there will be no more."""
+        with self._filled:
+            while not self._closed:
+                if self._first and (not self._awaited or self._first[0][0] == _AT_ONCE):
+                    return self._take()
+                if not self._first and not self._active:
+                    return None
+                self._filled.wait()
+            return None
 
-    def next(self, now: float) -> tuple[Item | None, float]:
-        """Return the next item, or None and the time to wait for it unless items are added; inf: until then."""
-        due_at = self.due_at()
-        if due_at > now:
-            return None, due_at - now
-        stream = self._order[heapq.heappop(self._first)[1]]
-        _, item = stream.held.popleft()
-        if stream.held:
-            heapq.heappush(self._first, (stream.held[0][0], stream.number))
-        return item, 0.0
+    def close(self) -> None:
+        """Drop all items, and wake the reader and the hosts."""
+        with self._filled:
+            self._closed = True
+            self._filled.notify_all()
+            self._drained.notify_all()
 
-    def due_at(self) -> float:
-        """Return the time from which `next` returns an item unless items are added; inf: not until then."""
-        if not self._first:
-            return math.inf
-        until = -math.inf
-        if self._first[0][0] == _AT_ONCE:
-            return until
-        for number in list(self._awaited):
-            stream = self._order[number]
-            if stream.await_until == -math.inf:
-                del self._awaited[number]
-            elif not stream.held:
-                until = max(until, stream.await_until)
-        return until
+    def _has_room(self, sender: _Sender, share: float = 1.0) -> bool:
+        """Return whether a host has not used this part of its share of the queue."""
+        part = share / len(self._senders)
+        return not sender.items or (sender.size < _QUEUE_BYTES * part and len(sender.items) < _QUEUE_ITEMS * part)
+
+    def _add(self, sender: _Sender, item: Item, size: int) -> None:
+        record, at = item.record, _AT_ONCE
+        if isinstance(record, ConnectionRestored):
+            sender.is_behind = True
+        elif isinstance(record, (ConnectionLost, JobResult, Beat)):
+            sender.is_behind = False
+        elif isinstance(record, _TIMED):
+            at = sender.at = record.at or sender.at
+        if not sender.items:
+            heapq.heappush(self._first, (at, sender.number, item.host))
+        sender.items.append((at, item, size))
+        sender.size += size
+
+    def _take(self) -> Item:
+        host = heapq.heappop(self._first)[2]
+        sender = self._senders[host]
+        _, item, size = sender.items.popleft()
+        sender.size -= size
+        if sender.items:
+            heapq.heappush(self._first, (sender.items[0][0], sender.number, host))
+        self._update(host)
+        if self._has_room(sender, 0.5):
+            self._drained.notify_all()
+        return item
+
+    def _update(self, host: str) -> None:
+        """Record whether the other hosts wait for the next item of a host."""
+        sender = self._senders[host]
+        if sender.is_behind and not sender.items and host in self._active:
+            self._awaited.add(host)
+        else:
+            self._awaited.discard(host)
 
 
 def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:

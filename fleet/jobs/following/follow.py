@@ -24,8 +24,7 @@ from fleet.jobs.restarts import Restarts
 from fleet.jobs.results import agree
 from fleet.jobs.tasks import added_slots
 from fleet.remote.client import AgentClient
-from fleet.remote.cursor import Position
-from fleet.remote.follower import GIVE_UP_S, Follower
+from fleet.remote.follower import GIVE_UP_S, Follower, Position
 from fleet.remote.merge import Item
 from fleet.remote.publication import log_chunk, publish
 from fleet.services import announce

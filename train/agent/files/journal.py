@@ -51,21 +51,18 @@ class Journal:
         finally:
             os.close(spare)
 
-    def write_log(self, data: bytes, at: float) -> int:
+    def write_log(self, data: bytes, at: float) -> None:
         """Append to the log what was read at the time `at`, in seconds since the epoch.
-
-        Returns the time that it has in the file of times, in microseconds.
 
         Raises:
             OSError: the disk is full.
         """
-        at_us = self._times.add(self.log_size, at)  # first: who sees the output sees its time
+        self._times.add(self.log_size, at)  # first: who sees the output sees its time
         view = memoryview(data)
         while view:
             written = os.write(self._log, view)
             self.log_size += written
             view = view[written:]
-        return at_us
 
     def write_record(self, record: Record) -> None:
         """Append a record.

@@ -7,6 +7,7 @@ first entries, one second in the end, which are 8 MiB and 1.4 MB per day.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from typing import List, NamedTuple
@@ -39,25 +40,21 @@ class TimesWriter:
         os.ftruncate(self._fd, self._count * ENTRY.size)  # an entry may be cut off
         self._latest_us = -1
 
-    def add(self, offset: int, at: float) -> int:
-        """Record that the output from `offset` on was read at the time `at`; return the time that it has in the file.
-
-        The returned time is in microseconds since the epoch; 0: unknown.
-        """
+    def add(self, offset: int, at: float) -> None:
+        """Record that the output from `offset` on was read at the time `at`, in seconds since the epoch."""
         at_us = int(at * 1e6)
         resolution_us = RESOLUTIONS_US[min(self._count // PART, len(RESOLUTIONS_US) - 1)]
         if self._fd < 0 or (self._latest_us >= 0 and 0 <= at_us - self._latest_us < resolution_us):
-            return max(0, self._latest_us)
+            return
         try:
             written = os.write(self._fd, ENTRY.pack(offset, at_us))
         except OSError:
             written = 0
-        if written == ENTRY.size:
-            self._latest_us = at_us
-            self._count += 1
-        else:
+        if written < ENTRY.size:
             self.close()
-        return max(0, self._latest_us)
+            return
+        self._latest_us = at_us
+        self._count += 1
 
     def close(self) -> None:
         """Close the file."""
@@ -82,16 +79,9 @@ def piece_times(path: str, offset: int, size: int) -> PieceTimes:
         offset: Of the piece, in bytes.
         size: Of the piece, in bytes.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return PieceTimes(size)
-    try:
-        return _read_times(fd, offset, size)
-    except OSError:
-        return PieceTimes(size)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        return _read_times(file.fileno(), offset, size)
+    return PieceTimes(size)
 
 
 def _read_times(fd: int, offset: int, size: int) -> PieceTimes:
@@ -122,17 +112,10 @@ def offset_since(path: str, at: float) -> int:
         path: The times of the log; may be missing.
         at: Seconds since the epoch.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    try:
-        index = _first_after(fd, 1, int(at * 1e6) - 1)
-        return _entry(fd, index, 0) if index < os.fstat(fd).st_size // ENTRY.size else -1
-    except OSError:
-        return -1
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        index = _first_after(file.fileno(), 1, int(at * 1e6) - 1)
+        return _entry(file.fileno(), index, 0) if index < os.fstat(file.fileno()).st_size // ENTRY.size else -1
+    return -1
 
 
 def _first_after(fd: int, field: int, value: int) -> int:

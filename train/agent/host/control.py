@@ -1,9 +1,8 @@
 """The control socket of the supervisor on its host: subscribers receive updates, query state, or request a stop.
 
 Each packet is one record of train.agent.protocol.records. Requests: Follow (subscribe), Stop, and Inspect (query,
-answered up to End). Answers and updates: Beat (log or records were written), Progress, Usage, Stopped. Subscribers
-that request it receive short output instead of the Beat that notifies them of it: see `Output`. Packets that a slow
-reader does not take are dropped: a packet that is already queued wakes the reader just as well.
+answered up to End). Answers and updates: Beat (log or records were written), Progress, Usage, Stopped. Packets that a
+slow reader does not take are dropped: a packet that is already queued wakes the reader just as well.
 """
 
 from __future__ import annotations
@@ -11,46 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import struct
 import time
-from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Set
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Set
 
 from train.agent.host.loop import READ, Loop
-from train.agent.protocol.records import Beat, End, Follow, Inspect, Log, Record, decode, encode
+from train.agent.protocol.records import Beat, End, Inspect, Record, decode, encode
 
 if TYPE_CHECKING:
     import socket
     from typing import TypeAlias
 
 _LONGEST = 1 << 18  # bytes of a packet
-_WAKE_RECORD = Beat(0.0)
-_WAKE = encode(_WAKE_RECORD)
-_OUTPUT = struct.Struct(">cQQQQ")
-_OUTPUT_MARK = b"o"  # records begin with a brace
-
-
-class Output(NamedTuple):
-    """Output of the task, encoded for a client, and its place."""
-
-    attempt: int
-    offset: int  # of the output in the log
-    size: int
-    records_size: int  # bytes of the records that were written before the end of the output
-    line: bytes  # the record Log and its payload
-
-
-def encode_output(record: Log, data: bytes, records_size: int) -> bytes:
-    """Return the packet of output; see `Output`."""
-    head = _OUTPUT.pack(_OUTPUT_MARK, record.attempt, record.offset, len(data), records_size)
-    return head + encode(record) + data
-
-
-def decode_output(packet: bytes) -> Optional[Output]:
-    """Return the output in a packet; None if it is a record."""
-    if not packet.startswith(_OUTPUT_MARK):
-        return None
-    _, attempt, offset, size, records_size = _OUTPUT.unpack_from(packet)
-    return Output(attempt, offset, size, records_size, packet[_OUTPUT.size :])
+_WAKE = encode(Beat(0.0))
 
 
 @contextlib.contextmanager
@@ -120,12 +91,7 @@ def receive(connection: socket.socket, deadline_s: float) -> Optional[Record]:
         packet = connection.recv(_LONGEST)
     except OSError:
         return None
-    return decode_packet(packet) if packet else None
-
-
-def decode_packet(packet: bytes) -> Record:
-    """Return the record in a packet."""
-    return _WAKE_RECORD if packet == _WAKE else decode(packet)
+    return decode(packet) if packet else None
 
 
 def receive_packet(connection: socket.socket) -> Optional[bytes]:
@@ -185,17 +151,11 @@ class ControlServer:
         self._answer = answer
         self._connections: Set[socket.socket] = set()
         self._subscribers: Set[socket.socket] = set()
-        self._readers: Set[socket.socket] = set()  # subscribers that take output
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
 
     def wake(self) -> None:
         """Notify subscribers that log or records were written."""
         self._publish(_WAKE)
-
-    def announce(self, output: bytes) -> None:
-        """Notify subscribers of output; `output` is its packet for those that take it, empty if it is too long."""
-        for connection in list(self._subscribers):
-            self._send(connection, output if output and connection in self._readers else _WAKE)
 
     def publish(self, record: Record) -> None:
         """Send a record that is not stored in a file to all subscribers."""
@@ -240,14 +200,11 @@ class ControlServer:
             return
         if self._answer(request, lambda record: self._send(connection, encode(record))):
             self._subscribers.add(connection)
-            if isinstance(request, Follow) and request.with_output:
-                self._readers.add(connection)
             self._send(connection, _WAKE)  # for records written since the reader's last read
 
     def _drop(self, connection: socket.socket) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
             self._subscribers.discard(connection)
-            self._readers.discard(connection)
             self._loop.unwatch(connection.fileno())
             connection.close()

@@ -412,7 +412,6 @@ class Follow(NamedTuple):
     tail_bytes: int = 0
     since: float = 0.0  # only output since this time, by the host's clock, from the beginning of its line; 0: all
     interval_s: float = 0.0  # output that follows other output sooner than this is sent together with later output
-    with_output: bool = False  # of a follower to the supervisor: send short output together with its notification
 
 
 class ReadClock(NamedTuple):

@@ -12,7 +12,7 @@ import time
 from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import size_of
-from train.agent.files.journal import attempts, last_attempt, log_at, read_job, read_result, states
+from train.agent.files.journal import attempts, log_at, read_job, read_result, states
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.files.times import offset_since, piece_times
 from train.agent.host import control
@@ -25,12 +25,11 @@ from train.agent.protocol.records import Beat, Follow, JobResult, Stop
 BEAT_S = 5.0
 SLICE = 1 << 17  # bytes of log in one record
 LONGEST_INTERVAL_S = 1.0
-_SETTLED_NS = 2_000_000_000  # after which a directory that changes again has another time of change
 _MOST_UPDATES = 64  # handled before new output is sent
-_FEW_UPDATES = 2  # not as many as the socket takes, so that none was dropped
 _BLOCK = 1 << 16
 _PROGRESS = b'{"record":"progress"'
 _PASSED_ON = (_PROGRESS, b'{"record":"usage"')
+_STOPPED = b'{"record":"stopped"'
 
 
 def tail_offset(path: str, lines: int) -> int:
@@ -125,15 +124,6 @@ class _Stream:
             self._channel.send(self.beat())
         return self.log_offset > before
 
-    def pass_on(self, output: control.Output) -> bool:
-        """Send output that the supervisor sent; return False if something else in the files comes before it."""
-        place = output.attempt, output.offset, output.records_size
-        if not self._logs or self._brief or place != (self.attempt, self.log_offset, self.record_offset):
-            return False
-        self._channel.send_raw(output.line)
-        self.log_offset += output.size
-        return True
-
     def beat(self) -> Beat:
         """Return a heartbeat with the current offsets."""
         return Beat(self._now(), self.record_offset, self.log_offset, self.attempt)
@@ -204,9 +194,7 @@ class Follower:
         self._supervisor: Optional[socket.socket] = None
         self._interval_s = min(request.interval_s, LONGEST_INTERVAL_S)
         self._sent_at = 0.0  # the newest output
-        self._unchanged_ns = 0  # time of change of the task's directory if neither a result nor an attempt was added
         self._is_subscribing = False  # a sign of life that has not come yet
-        self._is_current = False  # all that was written was passed on
         self._received_at = time.monotonic()
         self._stop: Optional[Stop] = None
         self._killed = False
@@ -256,7 +244,7 @@ class Follower:
         """
         self._connect_supervisor()
         try:
-            result = self._follow_to_result() if self._request.follow else self._send_stored()
+            result = self._send_all()
         finally:
             if self._supervisor is not None:
                 self._supervisor.close()
@@ -282,54 +270,30 @@ class Follower:
     def _subscribe(self) -> None:
         """Subscribe again, which the supervisor always answers; one request at a time, so sending never blocks."""
         if self._supervisor is not None and not self._is_subscribing:
-            request = Follow(self._request.job, self._request.slot, with_output=self._interval_s <= 0)
-            self._is_subscribing = control.send_record(self._supervisor, request)
+            self._is_subscribing = control.send_record(
+                self._supervisor, Follow(self._request.job, self._request.slot)
+            )
 
-    def _send_stored(self) -> Optional[JobResult]:
-        result = read_result(self._paths)
-        self._send_new()
-        while number := self._next_attempt(over=True):
-            self._start_attempt(number)
-            self._send_new()
-        if result is None and self._supervisor is None:
-            return lost_result(self._paths, self._request.job, self._current_attempt)
-        return result
-
-    def _follow_to_result(self) -> JobResult:
+    def _send_all(self) -> Optional[JobResult]:
+        """Send everything; return the result of the job, or None if it is running and its end is not awaited."""
         is_complete = False
         while True:
-            if self._is_current:
-                self._wait()
-                continue
-            began = self._now()
-            # Looked for before the last bytes are: what comes after the result is written is nothing.
-            alive = self._supervisor is not None
-            result, number = (None, 0) if alive and self._is_unchanged() else self._find_end(alive=alive)
+            began, alive = self._now(), self._supervisor is not None
+            # Looked for before the last bytes are: nothing is written after the result.
+            result = read_result(self._paths)
+            is_last = result is not None or not alive or not self._request.follow
+            number = self._next_attempt(over=is_last)
             self._send_new()
             if number:
                 self._start_attempt(number)
-            elif result is not None and self._stop is None:
-                return result
-            elif not alive:
-                return result or lost_result(self._paths, self._request.job, self._current_attempt)
+            elif is_last and not (alive and self._stop is not None):
+                is_lost = result is None and not alive
+                return lost_result(self._paths, self._request.job, self._current_attempt) if is_lost else result
             else:
                 if not is_complete:
                     is_complete = True
                     self._channel.send(self._beat()._replace(at=began, complete=True))
                 self._wait()
-
-    def _is_unchanged(self) -> bool:
-        """Return whether nothing was added to the directory of the task since it last contained no next attempt."""
-        return self._unchanged_ns > 0 and os.stat(self._paths.directory).st_mtime_ns == self._unchanged_ns
-
-    def _find_end(self, *, alive: bool) -> Tuple[Optional[JobResult], int]:
-        """Return the result, and the attempt to continue with; None and 0 if there are none."""
-        changed_ns = os.stat(self._paths.directory).st_mtime_ns
-        result = read_result(self._paths)
-        number = self._next_attempt(over=result is not None or not alive)
-        is_settled = number == 0 and time.time_ns() - changed_ns > _SETTLED_NS
-        self._unchanged_ns = changed_ns if is_settled and last_attempt(self._paths) <= self._current_attempt else 0
-        return result, number
 
     def _beat(self) -> Beat:
         return self._stream.beat() if self._stream is not None else Beat(self._now())
@@ -343,7 +307,6 @@ class Follower:
 
         Output that follows earlier output within the interval that the client requested waits for its end.
         """
-        self._is_current = False
         if self._supervisor is None:
             return
         pause_s = self._sent_at + self._interval_s - time.monotonic()
@@ -352,7 +315,6 @@ class Follower:
             return
         ready = _ready([self._supervisor, self._channel], BEAT_S)
         if not ready:
-            self._unchanged_ns = 0
             unanswered_s = round(time.monotonic() - self._received_at, 1)
             self._channel.send(self._beat()._replace(unanswered_s=unanswered_s, complete=True))
             self._subscribe()
@@ -372,12 +334,8 @@ class Follower:
             request = self._channel.buffered()
 
     def _handle_updates(self) -> None:
-        """Handle all updates that have arrived.
-
-        If they are few, and all that they announce was passed on, the files need not be read.
-        """
-        are_passed_on = True
-        for count in range(_MOST_UPDATES):
+        """Handle the updates that have arrived: what they announce is read from the files."""
+        for _ in range(_MOST_UPDATES):
             packet = control.receive_packet(self._supervisor) if self._supervisor is not None else None
             if packet is None:
                 return
@@ -385,21 +343,10 @@ class Follower:
             if not packet:
                 self._connect_supervisor()
                 return
-            are_passed_on = self._handle_update(packet) and are_passed_on
-            self._is_current = are_passed_on and count < _FEW_UPDATES
-
-    def _handle_update(self, packet: bytes) -> bool:
-        """Handle an update; return whether all that it announces was passed on."""
-        if packet.startswith(_PASSED_ON):
-            self._channel.send_raw(packet)
-            return True
-        output = control.decode_output(packet)
-        if output is not None:
-            return self._stream is not None and self._stream.pass_on(output)
-        record = control.decode_packet(packet)
-        if isinstance(record, records.Stopped):
-            self._killed = record.killed
-        return False
+            if packet.startswith(_PASSED_ON):
+                self._channel.send_raw(packet)
+            elif packet.startswith(_STOPPED):
+                self._killed = getattr(records.decode(packet), "killed", False)
 
 
 def _ready(sources: Sequence[Union[Channel, socket.socket]], timeout_s: float) -> List[int]:

@@ -40,9 +40,9 @@ from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
-from train.agent.supervisor.unannounced import Unannounced
 from train.agent.supervisor.warm import Program, WarmTask, fork_task, make_key, read_program, start_server
 
+_ANNOUNCE_S = 0.01  # between two notifications of followers about output
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
@@ -167,7 +167,7 @@ class Attempt:
         self._scratch = ""
         self._start_to_record: Optional[float] = None  # seconds since the epoch
         self._output_at = self._active_at = self._worked_at = time.monotonic()
-        self._unannounced = Unannounced()
+        self._announced_at = 0.0  # when followers were notified of output
         self._parsed_at = self._published_at = 0.0
 
     @property
@@ -357,24 +357,23 @@ class Attempt:
 
     def _output(self, data: bytes) -> None:
         self._record_start()
-        if self._failure or not self._store("log", lambda: self._write_log(data)):
+        if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
             return
         self._output_at = now = time.monotonic()
         if self._port_watch is not None:
             self._port_watch.read_output(data)
-        self._announce(now)
+        self._announce(now, ends_line=data.endswith(b"\n"))
         self._unparsed.put(data, self._start.now())
         if not self._loop.waits_for("parse"):
             pause_s = max(0.0, self._parsed_at + _PROGRESS_S - now)
             self._loop.after("parse", pause_s, self._parse, slack_s=_PROGRESS_SLACK_S if pause_s else 0.0)
 
-    def _write_log(self, data: bytes) -> None:
-        offset = self.journal.log_size
-        at_us = self.journal.write_log(data, self._start.now())
-        self._unannounced.add(data, offset, at_us)
+    def _announce(self, now: float, *, ends_line: bool) -> None:
+        """Notify followers of output: at once, or together with what comes soon after the output before.
 
-    def _announce(self, now: float) -> None:
-        due = self._unannounced.due(now)
+        An unfinished line waits a moment for its end, because some programs write the newline separately.
+        """
+        due = (self._announced_at if ends_line else now) + _ANNOUNCE_S
         if due <= now:
             self._wake_followers()
         elif not self._loop.waits_for("wake"):
@@ -382,8 +381,8 @@ class Attempt:
 
     def _wake_followers(self) -> None:
         self._loop.cancel("wake")
-        size, now = self.journal.records_size, time.monotonic()
-        self._control.announce(self._unannounced.take(self._commit.slot, self._task, self.number, size, now))
+        self._announced_at = time.monotonic()
+        self._control.wake()
 
     def _parse(self) -> None:
         """Parse some of the output; heartbeats, messages, and the log itself come first."""

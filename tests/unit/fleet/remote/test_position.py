@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.remote.cursor import Position
+from fleet.remote.follower import Position
 from train.agent.protocol.records import (
     AttemptEnded,
     Beat,
@@ -130,16 +130,10 @@ def test_attempts_pass_whole_and_once_wherever_the_connection_breaks(
     assert states == [record for attempt in sorted(logs) for record in disk.states[attempt]]
 
 
-def test_a_new_attempt_begins_at_its_beginning() -> None:
-    position = Position(ASK)
-    assert position.passed(*log(0, b"abc")) == log(0, b"abc")
-    assert position.passed(*log(0, b"xyz", attempt=2)) == log(0, b"xyz", attempt=2)
-    assert position.request() == ASK._replace(attempt=2, log_offset=3)
-
-
 def test_the_log_of_an_older_attempt_is_never_taken_for_that_of_a_newer_one() -> None:
     position = Position(ASK)
-    position.passed(*log(0, b"abc", attempt=2))
+    position.passed(*log(0, b"abc"))
+    assert position.passed(*log(0, b"xyz", attempt=2)) == log(0, b"xyz", attempt=2)
     assert position.passed(*log(3, b"def", attempt=1)) is None
     assert position.passed(Beat(1.0, 70, 900, 1), b"") is None
     assert position.request() == ASK._replace(attempt=2, log_offset=3)
@@ -180,16 +174,12 @@ def test_after_a_tail_the_next_attempt_comes_whole() -> None:
     assert position.passed(*log(0, b"new", attempt=5)) == log(0, b"new", attempt=5)
 
 
-def test_a_beat_sets_the_position_and_is_not_passed_on() -> None:
+def test_a_beat_sets_the_position_once_there_is_an_attempt() -> None:
     position = Position(TAIL)
+    assert position.passed(Beat(1.0), b"") is None
+    assert position.request() == TAIL
     assert position.passed(Beat(1.0, 200, 900, 2), b"") is None
     assert position.request() == TAIL._replace(attempt=2, log_offset=900, record_offset=200, tail_lines=-1)
-
-
-def test_a_beat_before_the_first_attempt_does_not_change_the_position() -> None:
-    position = Position(ASK)
-    assert position.passed(Beat(1.0), b"") is None
-    assert position.request() == ASK
 
 
 def test_states_and_results_pass_once() -> None:

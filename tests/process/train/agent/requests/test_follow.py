@@ -66,14 +66,6 @@ class Host:
             with contextlib.suppress(ConnectionError):  # the reader may have read the result already
                 connection.send(encode(Beat(0.0)))
 
-    def print_output(self, journal: Journal, data: bytes, at: float) -> None:
-        """Write output, and send it with its notification."""
-        offset, records_size = journal.log_size, journal.records_size
-        journal.write_log(data, at)
-        log = Log("worker-0", "worker-1", 1, offset, len(data), at + 50.0)
-        for connection in self.connections:
-            connection.send(control.encode_output(log, data, records_size))
-
     def vanish(self) -> None:
         for each in (self.listener, *self.connections):
             if each is not None:
@@ -379,47 +371,3 @@ def test_a_silent_supervisor_is_reported_and_one_that_answers_is_not(
             least = record.unanswered_s
             host.vanish()
     assert least < beats[-1]
-
-
-def test_output_sent_by_the_supervisor_is_passed_on_if_it_comes_next(host: Host) -> None:
-    host.supervise()
-    journal = host.attempt(1)
-    journal.write_record(TaskState("worker-0", "worker-1", 1, Phase.RUNNING, 9.0))
-    journal.write_log(b"one\n", 10.0)
-    reader = Reader(host, ALL)
-    host.accept()
-    received = []
-
-    def receive_until(data: bytes) -> None:
-        for record, payload in reader:
-            received.append((record, payload))
-            if data and payload.endswith(data):
-                return
-
-    receive_until(b"one\n")
-    host.print_output(journal, b"two\n", 11.0)
-    receive_until(b"two\n")
-    journal.write_log(b"not announced\n", 12.0)
-    host.print_output(journal, b"three\n", 13.0)
-    receive_until(b"three\n")
-    journal.write_record(Progress("worker-0", "worker-1", 1, 14.0, 1))
-    host.print_output(journal, b"four\n", 15.0)
-    receive_until(b"four\n")
-    host.print_output(journal, b"five\n", 16.0)
-    receive_until(b"five\n")
-    journal.close()
-    write_result(host.task, RESULT)
-    host.wake()
-    receive_until(b"")
-    logs = [(record, payload) for record, payload in received if isinstance(record, Log)]
-    assert b"".join(payload for _, payload in logs) == b"one\ntwo\nnot announced\nthree\nfour\nfive\n"
-    assert [record.offset for record, _ in logs] == [
-        sum(len(payload) for _, payload in logs[:number]) for number in range(len(logs))
-    ]
-    by_text = {payload: record.at for record, payload in logs}
-    assert by_text[b"two\n"] == 61.0  # the time in the packet
-    assert by_text[b"five\n"] == 66.0
-    assert by_text[b"four\n"] == 15.0  # from the file, after the record
-    kinds = [type(record) for record, payload in received if isinstance(record, Progress) or payload == b"four\n"]
-    assert kinds == [Progress, Log]
-    assert isinstance(received[-1][0], JobResult)

@@ -15,7 +15,7 @@ from fleet.jobs.following import follow as verb
 from fleet.jobs.following.follow import Ended, Followed, follow, until_running
 from fleet.jobs.following.log_view import Selection
 from fleet.jobs.results import agree
-from fleet.remote.cursor import Position
+from fleet.remote.follower import Position
 from fleet.remote.merge import Item
 from fleet.state import FleetDirectory, FleetRecord
 from provision.model import FleetSpec
