@@ -48,7 +48,7 @@ class TooManyRecordsError(Exception):
 
 
 class Position:
-    """How far a task was followed; delivers each item once, even if a new connection repeats it.
+    """The place up to which a task was followed; delivers each item once, even if a new connection repeats it.
 
     Bytes of the log are identified by their attempt and offset. Other records are small and carry their time: they
     are remembered. Progress and usage are only delivered if they are newer than the last ones.
