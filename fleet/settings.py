@@ -19,7 +19,7 @@ from provision.bounds import CpuLimitError, check_text, limit_cpu
 from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
 from provision.options import FILE as FILE_CONTENT
 from provision.registry import NAMES, UnknownProviderError, options_class
-from provision.ssh_config.ownership import require_ownership
+from provision.ssh_config.programs import require_ownership
 
 if TYPE_CHECKING:
     from provision.model import FleetSpec

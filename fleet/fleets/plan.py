@@ -16,7 +16,7 @@ from fleet.services import Services, find_options
 from fleet.settings import Settings, exclusive_names, option_names, read_pip_source
 from fleet.state import FleetRecord
 from fleet.steps import Again, Step, step_of
-from provision.inventory.ansible import convert
+from provision.inventory.reader import convert
 from provision.model import FleetSpec, Quote
 from provision.options import InvalidOptionError, ProviderOptions, declarations
 from provision.planner import conflicts, plan, resize

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import expand_nodelist, parse_nodefile
+from provision.inventory.allocation import expand_nodelist, parse_nodefile
+from provision.inventory.files import InventoryError
 
 RANKS_MAX = 10_000
 """More processes than this are an error."""

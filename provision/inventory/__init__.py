@@ -1,8 +1,8 @@
 """Inventories of existing hosts, and exports of the fleet's hosts for other programs."""
 
 from provision.inventory.entry import Entry
-from provision.inventory.errors import InventoryError, Location
 from provision.inventory.export import Form, export
+from provision.inventory.files import InventoryError, Location
 from provision.inventory.reader import Inventory, read_inventory
 
 __all__ = ["Entry", "Form", "Inventory", "InventoryError", "Location", "export", "read_inventory"]

@@ -2,19 +2,32 @@
 
 Instead of a file path, its name is ``slurm:12`` or ``pbs:12.server``, after its job, so that fleets of different
 allocations are distinct.
+
+Slurm's expressions, ``gpu[01-03,7],login1``, are read as by ``scontrol show hostnames``: the order is that of the
+expression, numbers padded with zeros keep their width, and of several brackets the last one varies fastest, the
+others from the left. Words after a bracket and steps, ``n[1-9/2]-ib``, are written by other cluster tools. The node
+file of PBS has a line with the name of the node for each task that PBS would start.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from itertools import product, zip_longest
 from pathlib import Path
 
-from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import expand_nodelist, parse_nodefile
-from provision.inventory.plain import read_plain
-from provision.inventory.reader import Inventory
+from provision.inventory.files import InventoryError, Location
+from provision.inventory.reader import Inventory, read_plain
 from provision.provider import ErrorKind, ProviderError
+
+NODES_MAX = 100_000
+"""More nodes than this in one list are taken for a mistake."""
+
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_RANGE = re.compile(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*(?:/\s*(\d{1,18})\s*)?)?", re.ASCII)
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"(?:\[[^\]]*\]|[^,])*,?")
 
 _JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
 _CALLED = {"slurm": "Slurm", "pbs": "PBS"}
@@ -88,3 +101,109 @@ def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
             cause=error.strerror or "" if isinstance(error, OSError) else "it is not text",
             hint="run fleet on the first node of the job, where PBS starts its script",
         ) from error
+
+
+def expand_nodelist(expression: str) -> tuple[str, ...]:
+    """Return the names in an expression of SLURM_JOB_NODELIST, in its order; a repeated name counts once.
+
+    Args:
+        expression: ``gpu[01-03,7],login1``; brackets may follow each other, with words between and after them.
+
+    Raises:
+        InventoryError: it is malformed, or names no node.
+    """
+    if not expression.strip():
+        raise InventoryError(
+            "the node list is empty",
+            cause="Slurm sets SLURM_JOB_NODELIST in the job",
+            hint="run fleet inside an allocation of salloc or sbatch",
+        )
+    names: dict[str, None] = {}
+    for part in _PART.findall(f"{expression.strip()},")[:-1]:
+        try:
+            names |= dict.fromkeys(_expand(part[:-1].strip()))
+            if len(names) > NODES_MAX:
+                raise ValueError(f"more than {NODES_MAX} nodes")
+        except ValueError as error:
+            reason, *hint = error.args
+            raise InventoryError(f"invalid node list {_short(expression)}: {reason}", hint="".join(hint)) from None
+    return tuple(names)
+
+
+def parse_nodefile(text: str, path: Path) -> tuple[str, ...]:
+    """Return the names in the file PBS_NODEFILE, in the order of their first lines.
+
+    Args:
+        text: Content of the file.
+        path: The file, for messages.
+
+    Raises:
+        InventoryError: it names no node, or a line is not a node name.
+    """
+    names: dict[str, None] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not (name := line.strip()):
+            continue
+        if not _NAME.fullmatch(name):
+            message = f"{name!r} is not a valid node name"
+            hint = "PBS_NODEFILE must be the file that PBS wrote"
+            raise InventoryError(message, location=Location(path, number), hint=hint)
+        names[name] = None
+    if not names:
+        raise InventoryError(
+            f"{path} does not list a node",
+            cause="PBS writes it when the job starts",
+            hint="run fleet inside a job of PBS",
+        )
+    return tuple(names)
+
+
+def _expand(word: str) -> list[str]:
+    """Return the names of a part between commas.
+
+    Raises:
+        ValueError: it is malformed; the arguments are the reason and a hint.
+    """
+    if not word:
+        raise ValueError("a name is missing before or after a comma")
+    pieces = _BRACKET.split(word)
+    if any("[" in piece or "]" in piece for piece in pieces):
+        raise ValueError(f"unbalanced brackets in {_short(word)}")
+    words, choices, count = pieces[::2], [], 1
+    for bracket in pieces[1::2]:
+        choices.append(_numbers(bracket, NODES_MAX // count))
+        count *= len(choices[-1])
+    *outer, last = choices or [[""]]
+    before = [chosen[::-1] for chosen in product(*reversed(outer))]
+    numbers = ((*chosen, number) for chosen in before for number in last)
+    names = ["".join(map("".join, zip_longest(words, chosen, fillvalue=""))) for chosen in numbers]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{_short(name)} is not a valid node name")
+    return names
+
+
+def _numbers(bracket: str, limit: int) -> list[str]:
+    """Return the numbers inside a bracket, at most `limit`."""
+    numbers: list[str] = []
+    for part in bracket.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            right = (
+                f"[{part.replace(':', '/')}]" if re.fullmatch(r"[\d-]{,40}:\d{,9}", part) else "[1-9] or [01,07-10]"
+            )
+            raise ValueError(f"{_short(part)} in {_short(f'[{bracket}]')} is not a range", f"write ranges as {right}")
+        first, last, step = match[1], match[2] or match[1], int(match[3] or "1")
+        if step == 0 or int(last) < int(first):
+            raise ValueError(f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")
+        values = range(int(first), int(last) + 1, step)
+        if len(numbers) + len(values) > limit:
+            raise ValueError(f"more than {NODES_MAX} nodes")
+        width = len(first) if first.startswith("0") else 0
+        numbers += [str(number).zfill(width) for number in values]
+    return numbers
+
+
+def _short(text: str) -> str:
+    """Return text for a message, in quotes."""
+    return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from provision.bounds import check_text
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.files import InventoryError, Location
 from provision.inventory.groups import CONNECTION, Settings
 from provision.inventory.names import is_host_name
 from provision.inventory.yaml import VAULT

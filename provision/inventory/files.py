@@ -1,30 +1,66 @@
-"""Reads the text files of inventories."""
+"""The text files of inventories, locations in them, and the error for content that is not supported."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import InitVar, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from provision.inventory.errors import InventoryError, Location
-from provision.ssh_config.ownership import require_ownership
+from provision.provider import ErrorKind, ProviderError
+from provision.ssh_config.programs import require_ownership
 
 SIZE_MAX = 16 * 2**20
 """Bytes; a larger file is not an inventory."""
 
 
-def _unreadable(path: Path, error: OSError) -> InventoryError:
-    """Return the error that a file cannot be read; it suggests a file of a similar name."""
-    directory = next(parent for parent in path.parents if parent.is_dir())
-    try:
-        files = [entry.name for entry in directory.iterdir() if entry.is_file() and entry.name != path.name]
-    except OSError:
-        files = []
-    near = get_close_matches(path.name, files, n=1) if directory == path.parent else []
-    return InventoryError(
-        f"{path} cannot be read: {error.strerror}",
-        hint=f"did you mean {directory / near[0]}?" if near else "give an existing inventory file",
-        again={"--inventory": str(directory / near[0])} if near else None,
-        next_steps=[("ls", "-l", str(directory))],
+@dataclass(frozen=True)
+class Location:
+    """A line of a file.
+
+    Attributes:
+        path: The file, as the user named it.
+        line: Number of the line, from 1; 0: the file as a whole.
+    """
+
+    path: Path
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else str(self.path)
+
+
+@dataclass(eq=False, kw_only=True)
+class InventoryError(ProviderError):
+    """An inventory or a list of nodes is malformed, or has content that is not supported; nothing was started.
+
+    Args:
+        location: Location of the error; it begins the message.
+    """
+
+    kind: ErrorKind = field(default=ErrorKind.USAGE, init=False)
+    location: InitVar[Location | None] = None
+
+    def __post_init__(self, location: Location | None) -> None:
+        if location is not None:
+            self.message = f"{location}: {self.message}"
+
+
+class AnsibleOnlyError(InventoryError):
+    """Only Ansible can read an inventory."""
+
+
+def only_for_ansible(message: str, path: Path, location: Location | None = None) -> AnsibleOnlyError:
+    """Return the error that only Ansible can read an inventory, with the command that exports it."""
+    return AnsibleOnlyError(
+        message,
+        location=location,
+        cause="" if shutil.which("ansible-inventory") else "ansible-inventory, which reads it, is not installed",
+        hint="export it to a file, and use this file",
+        next_steps=[
+            ("ansible-inventory", "-i", str(path), "--list", "--yaml", "--output", "hosts.yml"),
+            ("fleet", "up", "--inventory", "hosts.yml"),
+        ],
     )
 
 
@@ -58,3 +94,19 @@ def read_text(path: Path) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InventoryError("not a text file: it contains a zero byte", location=Location(path, line))
     return text
+
+
+def _unreadable(path: Path, error: OSError) -> InventoryError:
+    """Return the error that a file cannot be read; it suggests a file of a similar name."""
+    directory = next(parent for parent in path.parents if parent.is_dir())
+    try:
+        files = [entry.name for entry in directory.iterdir() if entry.is_file() and entry.name != path.name]
+    except OSError:
+        files = []
+    near = get_close_matches(path.name, files, n=1) if directory == path.parent else []
+    return InventoryError(
+        f"{path} cannot be read: {error.strerror}",
+        hint=f"did you mean {directory / near[0]}?" if near else "give an existing inventory file",
+        again={"--inventory": str(directory / near[0])} if near else None,
+        next_steps=[("ls", "-l", str(directory))],
+    )

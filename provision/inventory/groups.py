@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
 
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.files import InventoryError, Location
 from provision.inventory.names import HOSTS_MAX, expand_host
 
 CONNECTION = re.compile(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.bounds import TEXT_MAX
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.files import InventoryError, Location
 from provision.inventory.groups import Groups, Setting
 from provision.inventory.names import expand_host
 

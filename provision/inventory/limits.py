@@ -13,7 +13,7 @@ import ipaddress
 import re
 
 from provision.bounds import CpuLimitError, limit_cpu
-from provision.inventory.errors import InventoryError
+from provision.inventory.files import InventoryError
 from provision.inventory.groups import Groups
 
 _MATCH_S = 1.0  # of CPU time

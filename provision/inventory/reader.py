@@ -1,30 +1,37 @@
-"""Inventories: their hosts, the order of the hosts, and the route to each."""
+"""Inventories: their hosts, the order of the hosts, and the route to each.
+
+A plain list has one host per line, ``[user@]host[:port]``, with the ranges and comments of the INI form. What only
+Ansible can read, such as scripts, plugins, and directories, `convert` lets Ansible convert.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from provision.bounds import CpuLimitError, limit_cpu
+from provision.directories import make_directory
 from provision.inventory.entry import Entry, entry
-from provision.inventory.errors import InventoryError, Location, only_for_ansible
-from provision.inventory.files import read_text
-from provision.inventory.groups import Groups
+from provision.inventory.files import AnsibleOnlyError, InventoryError, Location, only_for_ansible, read_text
+from provision.inventory.groups import Groups, Setting
 from provision.inventory.ini import read_ini
 from provision.inventory.limits import select
-from provision.inventory.plain import is_plain, read_plain
-from provision.inventory.variables import Variables
-from provision.inventory.yaml import read_yaml
+from provision.inventory.yaml import Variables, read_yaml
 
 Kind = Literal["ini", "yaml", "plain"]
 
-_READERS = {"yaml": read_yaml, "plain": read_plain, "ini": read_ini}
+CONVERT_S = 120.0
+"""Longest time that the conversion by Ansible takes; plugins ask clouds."""
+
 _READ_S = 20.0  # of CPU time
 _YAML_SUFFIXES = (".yml", ".yaml", ".json")
 _YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
+_BRACKETED = re.compile(r"\[[^\]]*\].+")
 
 
 class Inventory:
@@ -96,7 +103,8 @@ def read_inventory(path: Path) -> Inventory:
     try:
         with limit_cpu(_READ_S):
             kind = _kind(text, path)
-            return Inventory(path, kind, _READERS[kind](text, path))
+            read = {"yaml": read_yaml, "plain": read_plain, "ini": read_ini}[kind]
+            return Inventory(path, kind, read(text, path))
     except CpuLimitError as error:
         raise InventoryError(f"cannot be read: {error}", location=Location(path)) from None
 
@@ -114,3 +122,82 @@ def _looks_like_yaml(text: str) -> bool:
     lines = (line.strip() for line in text.split("\n"))
     first = next((line for line in lines if line and not line.startswith("#")), "")
     return _YAML_START.match(first) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Return True if `text` is a plain list: no part of it sets a variable or begins a section."""
+    return all("=" not in word and (word[0] != "[" or _BRACKETED.fullmatch(word)) for _, word in _hosts(text))
+
+
+def read_plain(text: str, path: Path) -> Groups:
+    """Return the hosts of a plain list.
+
+    Args:
+        text: Content of the file.
+        path: The file, for messages.
+
+    Raises:
+        InventoryError: it is malformed.
+    """
+    groups = Groups(Location(path))
+    for number, word in _hosts(text):
+        location = Location(path, number)
+        if len(word.split()) > 1 or "," in word:
+            raise InventoryError(
+                f"{word!r} contains several hosts",
+                location=location,
+                hint="write one host per line: NAME, NAME:PORT, or USER@NAME",
+            )
+        user, at, host = word.rpartition("@")
+        if at and not user:
+            raise InventoryError(f"no user before the @ in {word!r}", location=location)
+        settings = [("ansible_user", Setting(user, location))] if user else []
+        groups.add_hosts(host, "ungrouped", location, settings)
+    groups.close()
+    return groups
+
+
+def _hosts(text: str) -> list[tuple[int, str]]:
+    """Return the number and content of each line that is neither empty nor a comment, without comments."""
+    stripped = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.split("\n"), 1)]
+    return [(number, word) for number, word in stripped if word and not word.startswith(";")]
+
+
+def convert(path: Path, target: Path) -> bool:
+    """Write the hosts of an inventory to a file that `read_inventory` reads, if only Ansible can read it.
+
+    Args:
+        path: The inventory. Ansible runs the scripts and plugins that it names, on this computer.
+        target: The file; its directory is created.
+
+    Returns:
+        Whether it was written; not if the inventory needs no Ansible, or is malformed.
+
+    Raises:
+        InventoryError: Ansible is not installed, fails, or does not end in time.
+    """
+    program = shutil.which("ansible-inventory")
+    try:
+        read_inventory(path)
+    except AnsibleOnlyError:
+        if program is None:
+            raise
+    except InventoryError:
+        return False
+    else:
+        return False
+    make_directory(target.parent)
+    target.unlink(missing_ok=True)
+    words = ("ansible-inventory", "-i", str(path), "--list", "--yaml")
+    try:
+        done = subprocess.run(
+            [*words, "--output", str(target)],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CONVERT_S, check=False,
+        )  # fmt: skip
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = "" if target.is_file() and not done.returncode else lines[-1] if lines else "no output"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error) if isinstance(error, OSError) else f"it did not end within {CONVERT_S:g} s"
+    if reason:
+        raise InventoryError(f"ansible-inventory cannot read {path}", cause=reason, next_steps=[words])
+    return True

@@ -14,9 +14,8 @@ from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, L
 from provision.names import index_of, instance_name
 from provision.openssh import install_openssh
 from provision.provider import ErrorKind, Progress, Provider, ProviderError, Site
-from provision.ssh_config.known_hosts import KnownKeys, known_keys
 from provision.ssh_config.programs import AcceptedPrograms, agree, programs_of_ssh
-from provision.ssh_config.routes import Route, resolve_route
+from provision.ssh_config.routes import KnownKeys, Route, known_keys, resolve_route
 from provision.static.assignments import Assignment, Assignments
 from provision.static.options import StaticOptions
 from provision.static.selection import (

@@ -14,7 +14,7 @@ from typing import TypeVar
 from provision.directories import home_directory
 from provision.inventory.allocation import is_allocation, read_allocation
 from provision.inventory.entry import Entry
-from provision.inventory.errors import InventoryError, Location
+from provision.inventory.files import InventoryError, Location
 from provision.inventory.names import is_host_name
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from provision.inventory.nodelist import expand_nodelist
+from provision.inventory.allocation import expand_nodelist
 from tests.pbs import StandIn
 from tests.program import PROGRAM, CommandResult, Program, find_paths, wait_for
 from tests.slurm import Slurm, obstacle, slurm

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from provision.inventory import Entry, Inventory, InventoryError, read_inventory
-from provision.inventory.ansible import convert
+from provision.inventory.reader import convert
 from tests.unit.provision.inventory.record import (
     FILES,
     INVENTORIES,

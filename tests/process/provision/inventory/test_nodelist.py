@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inventory.errors import InventoryError
-from provision.inventory.nodelist import expand_nodelist, parse_nodefile
+from provision.inventory.allocation import expand_nodelist, parse_nodefile
+from provision.inventory.files import InventoryError
 from provision.provider import ErrorKind, ProviderError
 from tests.unit.provision.inventory.record import find_tool
 

@@ -11,7 +11,7 @@ from fleet.errors import UsageError
 from fleet.settings import load
 from provision.inventory.reader import read_inventory
 from provision.provider import ProviderError
-from provision.ssh_config.ownership import require_ownership
+from provision.ssh_config.programs import require_ownership
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
-from provision.ssh_config.known_hosts import KnownKeys, known_keys
+from provision.ssh_config.routes import KnownKeys, known_keys
 from provision.static import selection
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider

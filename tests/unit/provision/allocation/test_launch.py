@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.allocation.ranks import Given, Launch, find_launch
-from provision.inventory.errors import InventoryError
+from provision.inventory.files import InventoryError
 from provision.provider import ErrorKind
 
 # Variables that srun of Slurm 22.05 sets for `srun -N2 --ntasks-per-node=1`.

@@ -9,7 +9,7 @@ import pytest
 from provision.allocation.provider import AllocationProvider
 from provision.inventory.allocation import here, is_allocation, read_allocation
 from provision.inventory.entry import Entry
-from provision.inventory.errors import Location
+from provision.inventory.files import Location
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.routes import resolve_route
 from provision.static.selection import SelectedHost, read_selection
