@@ -16,8 +16,7 @@ from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
-from tests.emulator import library as compute
-from tests.emulator.client import PROJECT, Client
+from tests.emulator.client import Client
 from tests.emulator.firewall import Policies
 from tests.next_steps import command_lines
 
@@ -42,15 +41,14 @@ def make(emulator: Emulator, tmp_path: Path) -> Make:
 
 def deny(emulator: Emulator, *ranges: str, priority: int = 1000) -> None:
     """Create a rule of the network that denies SSH."""
-    client = Client(emulator.url)
-    rule = compute.Firewall(
-        name="closed",
-        network="global/networks/default",
-        denied=[compute.Denied(I_p_protocol="tcp", ports=["22"])],
-        source_ranges=list(ranges),
-        priority=priority,
-    )
-    client.wait(client.of("Firewalls").insert_unary(project=PROJECT, firewall_resource=rule))
+    rule = {
+        "name": "closed",
+        "network": "global/networks/default",
+        "denied": [{"I_p_protocol": "tcp", "ports": ["22"]}],
+        "source_ranges": list(ranges),
+        "priority": priority,
+    }
+    Client(emulator.url).change("Firewalls", "insert", firewall_resource=rule)
 
 
 def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:

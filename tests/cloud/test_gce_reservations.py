@@ -17,8 +17,7 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from tests.cloud.histories import QUICK, QuickServices, Quiet, reached, store_nothing
 from tests.emulator import Emulator
-from tests.emulator import library as compute
-from tests.emulator.client import PROJECT, Client, codes, spot
+from tests.emulator.client import PROJECT, Client
 from tests.next_steps import next_lines, repetition
 from tests.settings import settings
 
@@ -198,43 +197,3 @@ def test_impossible_requests_are_refused_before_any_call(
     with pytest.raises(FleetError, match=words):
         customer.up(**values)
     assert emulator.state()["calls"] == {}
-
-
-def affinity(name: str = "r1") -> dict[str, Any]:
-    """Return the field of an instance that selects a reservation."""
-    key = "compute.googleapis.com/reservation-name"
-    kind = "SPECIFIC_RESERVATION"
-    return {"reservation_affinity": {"consume_reservation_type": kind, "key": key, "values": [name]}}
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (affinity("r2"), "do not exist"),
-        (affinity("any"), "can not be targeted as specificReservationRequired is not set"),
-        ({**affinity(), "machine": "n1-standard-8"}, "does not match the properties"),
-        ({**affinity(), "zone": "us-central1-c"}, "do not exist"),
-        ({**affinity(), "scheduling": spot()}, "cannot consume a specific reservation"),
-    ],
-)
-def test_the_emulator_refuses_instances_that_cannot_use_a_reservation(
-    client: Client, fields: dict[str, Any], message: str
-) -> None:
-    client.reserve("r1", 1, ZONE)
-    client.reserve("any", 1, ZONE, specific=False)
-    with pytest.raises(compute.exceptions.BadRequest, match=message):
-        client.insert("demo", **{"zone": ZONE, **fields})
-
-
-def test_the_emulator_counts_the_instances_of_a_reservation(client: Client) -> None:
-    client.reserve("r1", 1, ZONE)
-    client.create("first", ZONE, **affinity())
-    assert codes(client.wait(client.insert("second", ZONE, **affinity()))) == ["ZONE_RESOURCE_POOL_EXHAUSTED"]
-    reservations = client.of("Reservations")
-    shown = reservations.get(project=PROJECT, zone=ZONE, reservation="r1")
-    assert shown.specific_reservation.in_use_count == 1
-    with pytest.raises(compute.exceptions.BadRequest, match="is in use"):
-        reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="r1")
-    client.wait(client.instances.delete_unary(project=PROJECT, zone=ZONE, instance="first"))
-    client.wait(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="r1"))
-    assert not list(reservations.list(project=PROJECT, zone=ZONE))
