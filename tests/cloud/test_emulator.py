@@ -186,12 +186,13 @@ def insert_image(client: Client, name: str = "mine") -> Any:
 def test_permissions_are_tested_and_enforced(emulator: Emulator, client: Client) -> None:
     client.create("demo")
     client.do("demo", "stop")
-    for permission, call in {
+    calls: dict[str, Callable[[], Any]] = {
         "compute.instances.create": lambda: client.bulk_insert(["other"], "us-central1"),
         "compute.images.setLabels": lambda: insert_image(client),
         "compute.disks.useReadOnly": lambda: insert_image(client),
         "compute.instances.list": client.all_instances,
-    }.items():
+    }
+    for permission, call in calls.items():
         emulator.deny(permission)
         url = f"{emulator.url}/v1/projects/{PROJECT}:testIamPermissions"
         asked = {"permissions": [permission, "compute.instances.get"]}
@@ -293,7 +294,7 @@ def test_answers_and_operations_can_be_slow(emulator: Emulator, client: Client) 
 
 def test_a_fault_strikes_the_calls_of_its_rule(emulator: Emulator) -> None:
     def draw(times: int) -> list[bool]:
-        call = {"in_batch": False, "place": ZONE, "makes_operation": False}
+        call: dict[str, Any] = {"in_batch": False, "place": ZONE, "makes_operation": False}
         return [emulator.faults.draw("compute.zones.get", **call) is not None for _ in range(times)]
 
     emulator.faults.add("503", nth=2, times=2)
@@ -447,16 +448,18 @@ def test_an_instance_passes_through_all_states(slow: Emulator) -> None:
 def test_an_image_can_be_used_when_its_operation_has_ended(slow: Emulator) -> None:
     client = Client(slow.url)
     slow.set_quota("IMAGES", 1)
-    for act in (lambda: client.insert("demo"), lambda: client.on("demo", "stop")):
-        act()
-        slow.settle()
+    client.insert("demo")
+    slow.settle()
+    client.on("demo", "stop")
+    slow.settle()
     first, second = insert_image(client), insert_image(client, "second")
     slow.clock.advance(30)
     image = f"projects/{PROJECT}/global/images/mine"
-    for message, call in {
+    calls: dict[str, Callable[[], Any]] = {
         "is not ready": lambda: client.insert("other", disks=boot_disk(image)),
         "already being used by 'projects/.*/images/mine'": lambda: client.on("demo", "delete"),
-    }.items():
+    }
+    for message, call in calls.items():
         with pytest.raises(exceptions.BadRequest, match=message):
             call()
     slow.settle()
