@@ -353,7 +353,7 @@ class JobDiagnosed:
 
     job: str
     task: str  # the task that failed first; empty: no single task
-    kind: str  # class of the cause, as in train.diagnosis.Kind
+    kind: str  # class of the cause, as in train.diagnosis.verdict.Cause
     message: str
     lines: tuple[str, ...] = ()  # lines of the log from which the cause was determined
     traceback: str = ""  # location in the user's code

@@ -50,7 +50,7 @@ def build_agent() -> AgentArchive:
     """Pack the agent of this program; the same sources always give the same bytes."""
     train = Path(__file__).parent
     sources = {"__main__.py": _MAIN, "train/__init__.py": (train / "__init__.py").read_bytes()}
-    for path in (train / "agent").rglob("*.py"):
+    for path in (train / "defaults.py", *(train / "agent").rglob("*.py")):
         sources[path.relative_to(train.parent).as_posix()] = path.read_bytes()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

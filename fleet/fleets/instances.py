@@ -21,7 +21,8 @@ from fleet.steps import Step
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Provider
 from provision.quantities import format_span
-from train.agent.protocol.records import LIFETIME_SAVE_S, LIFETIME_WARN_S, Release
+from train.agent.protocol.records import Release
+from train.defaults import LIFETIME_SAVE_S, LIFETIME_WARN_S
 
 
 def list_instances(fleet: str, provider: Provider, services: Services) -> list[Instance]:

@@ -22,7 +22,7 @@ from fleet.steps import Again, NextStep, Step
 from provision.model import Instance, InstanceState
 from provision.names import index_of, instance_name, is_instance_name
 from provision.provider import Provider
-from train.agent.protocol.records import GRACE_S
+from train.defaults import GRACE_S
 
 _MANY = 2  # jobs, for which one command is suggested
 

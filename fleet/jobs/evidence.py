@@ -35,7 +35,7 @@ from train.agent.protocol.records import (
     encode,
     to_dict,
 )
-from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Kind, TaskEvidence, Verdict
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Cause, TaskEvidence, Verdict
 
 
 class KeptVerdict:
@@ -75,7 +75,7 @@ class KeptVerdict:
 
 def _verdict_from(values: dict[str, Any]) -> Verdict:
     lists = {name: tuple(values[name]) for name in ("lines", "consequences", "downloads")}
-    return Verdict(**{**values, **lists, "kind": Kind(values["kind"])})
+    return Verdict(**{**values, **lists, "kind": Cause(values["kind"])})
 
 
 _TAILS = 8 << 20  # bytes of the ends of all logs of an attempt

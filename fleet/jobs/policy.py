@@ -14,9 +14,9 @@ from provision.names import instance_name
 from provision.options import ProviderOptions
 from provision.quantities import counted
 from train.agent.protocol.records import Member, OnHang, Policy, PreemptionNotice, Replication, RestartPolicy
+from train.defaults import SPOT_HOST_TIMEOUT_S
 
 SHORTEST_LINK_TIMEOUT_S = 1.0
-SPOT_HOST_TIMEOUT_S = 1800.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 

@@ -26,8 +26,7 @@ from provision.model import FleetSpec, Host
 from train.agent.protocol.records import Prepare, Prepared
 from train.agent.protocol.wording import join_names
 from train.diagnosis.texts import ARGUMENTS_HINT, HOSTED_HINT, LAUNCHER_HINT, PLACEHOLDERS_HINT
-from train.diagnosis.verdict import Kind as FailureKind
-from train.diagnosis.verdict import Verdict
+from train.diagnosis.verdict import Cause, Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
@@ -505,7 +504,7 @@ def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Nex
 
 def _missing_file(request: ProgramRequest, verdict: Verdict | None) -> str:
     """Return the file that a script did not find and that ``--workdir .`` uploads; empty if there is none."""
-    if verdict is None or verdict.kind is not FailureKind.FILE_NOT_FOUND or not request.script:
+    if verdict is None or verdict.kind is not Cause.FILE_NOT_FOUND or not request.script:
         return ""
     message = "\n".join(line for line in (verdict.message, *verdict.lines) if not line.startswith(" "))
     words = re.findall(r"'([^'\n]+)'|([^\s'\";:,(){}\[\]]+)", re.sub("No such file or directory", "", message))
@@ -533,7 +532,7 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
     if file := _missing_file(request, verdict):
         error.hint = f"{file} is in the current directory, which was not uploaded"
         error.next_steps = (Again({"--workdir": "."}), *error.next_steps)
-    hosted = _HOSTED.search(verdict.message) if verdict and verdict.kind is FailureKind.FILE_NOT_FOUND else None
+    hosted = _HOSTED.search(verdict.message) if verdict and verdict.kind is Cause.FILE_NOT_FOUND else None
     if hosted:
         root, name = hosted.groups()
         error.hint = HOSTED_HINT.format(name=name, root=root)

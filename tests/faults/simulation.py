@@ -27,9 +27,10 @@ from train.agent.gang.election import (
     ProbePeer,
     SendMessage,
 )
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.reconciler import (
     CheckpointHeld,
+    CheckpointRestored,
     Claim,
     Claimed,
     Closed,
@@ -37,7 +38,7 @@ from train.agent.gang.reconciler import (
     EndTask,
     Exited,
     Failed,
-    Fetch,
+    FetchCheckpoint,
     Finish,
     HeldAtGate,
     InspectTask,
@@ -48,8 +49,7 @@ from train.agent.gang.reconciler import (
     ProbePorts,
     Reserve,
     Reserved,
-    Restore,
-    Restored,
+    RestoreCheckpoint,
     Slot,
     Spawn,
     TaskActivity,
@@ -57,7 +57,7 @@ from train.agent.gang.reconciler import (
     Unqueued,
     Work,
 )
-from train.agent.gang.scheduling import Terms
+from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import DesiredState, SlotStatus, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy, Reason, ReasonKind
 
@@ -66,7 +66,7 @@ WATCHDOG_S = 0.6 * LINK_TIMEOUT_S  # a supervisor that is silent for this time i
 NOTICE_S = 30.0  # a host that the cloud takes is gone after this time
 HEALED_S = 8.0  # after this time the parts of a network are connected again
 PULSE_S = 2.0
-HEALTHY = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
+HEALTHY = ReadinessFacts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
 
 
 class BrokenPropertyError(AssertionError):
@@ -163,7 +163,7 @@ class World:
         joinable = tuple(f"worker-{n}" for n in range(count, count + later))
         absent = tuple(Member(name, "", "", 0, 0) for name in joinable)
         everyone = (*members, *absent)
-        self.terms = Terms("job", everyone, policy, join_timeout_s=30.0, joinable=joinable, queued=queued_s > 0)
+        self.terms = JobTerms("job", everyone, policy, join_timeout_s=30.0, joinable=joinable, queued=queued_s > 0)
         self.hosts = {name: Host(name) for name in names}
         self.ports = itertools.count(3000)
         self.work_s = self.random.choice([2.0, 20.0, 60.0])
@@ -205,7 +205,7 @@ class World:
         """Add a line to the trace of the history."""
         self.trace.append(f"{self.now - 1000:8.3f} {text}")
 
-    def terms_of(self, host: Host) -> Terms:
+    def terms_of(self, host: Host) -> JobTerms:
         """Return the terms as they are committed on a host, which knows its own address."""
         slots = [slot._replace(address="10.0.1.2") if slot.slot == host.name else slot for slot in self.terms.slots]
         return self.terms._replace(slots=tuple(slots)) if host.name in self.terms.joinable else self.terms
@@ -296,9 +296,9 @@ class World:
             self._claim(host, action, later)
         elif isinstance(action, Reserve):
             later(quick, Reserved(action.attempt, next(self.ports)))
-        elif isinstance(action, Restore):
+        elif isinstance(action, RestoreCheckpoint):
             self._restore(host, action)
-        elif isinstance(action, Fetch):
+        elif isinstance(action, FetchCheckpoint):
             self._fetch(host, action.snapshot, life)
         elif isinstance(action, ProbePorts):
             results = {o.slot: "" if self.reach(host.name, o.slot) else "timed out" for o in action.others}
@@ -728,7 +728,7 @@ class World:
             if other.up
         )
 
-    def _restore(self, host: Host, action: Restore) -> None:
+    def _restore(self, host: Host, action: RestoreCheckpoint) -> None:
         life = host.life
 
         def restored() -> None:
@@ -740,7 +740,7 @@ class World:
             host.live = action.snapshot
             if action.snapshot is not None:
                 self._hold(host, action.snapshot)
-            self.feed(host, Restored(action.attempt))
+            self.feed(host, CheckpointRestored(action.attempt))
 
         self.at(self.random.uniform(0.01, 1.0), restored)
 

@@ -14,12 +14,12 @@ from train.agent.gang.election import (
     SendMessage,
 )
 from train.agent.gang.reconciler import Finish, Slot
-from train.agent.gang.scheduling import Terms
+from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.records import Member, Outcome, Policy
 
 SLOTS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
-TERMS = Terms("job", (*SLOTS[:2], SLOTS[2]._replace(task="")), Policy(restarts=3))
+TERMS = JobTerms("job", (*SLOTS[:2], SLOTS[2]._replace(task="")), Policy(restarts=3))
 
 
 def order(term: int, leader: str, stage: Stage) -> DesiredState:

@@ -35,7 +35,7 @@ from train.agent.checkpoints.snapshot import (
 )
 from train.agent.files.blocks import unpack_block
 from train.agent.files.contents import Receiver, check_entries
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.states import (
     DesiredState,
     LeaderClaim,
@@ -107,7 +107,7 @@ def fuzz_messages(mangler: Mangler, rounds: int) -> None:
     snapshot = Snapshot(1, 2, "d")
     order = DesiredState(1, "worker-0", 1, Stage.GO, [member], snapshot=snapshot)
     report = SlotStatus(
-        "worker-1", probe_results={"worker-0": ""}, exit=Exit(1), facts=Facts({"python": "3"}, ["T4"], 5)
+        "worker-1", probe_results={"worker-0": ""}, exit=Exit(1), facts=ReadinessFacts({"python": "3"}, ["T4"], 5)
     )
     messages: list[Message] = [order, report._replace(source=Source("a", 1)), LeaderClaim(1, "worker-0")]
     for _ in range(rounds):

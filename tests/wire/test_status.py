@@ -19,7 +19,7 @@ from train.agent.files.journal import Journal, write_job, write_result
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
-from train.diagnosis.verdict import Kind, Verdict
+from train.diagnosis.verdict import Cause, Verdict
 
 pytestmark = pytest.mark.wire
 
@@ -110,7 +110,7 @@ def test_the_first_cause_of_a_job_without_a_client_is_shown(job: Job, status: Ca
     job.ended(FELL)
     shown_job = job_of(status())
     assert shown_job.verdict is not None
-    assert (shown_job.verdict.kind, shown_job.verdict.task) == (Kind.SCRIPT_EXCEPTION, "worker-1")
+    assert (shown_job.verdict.kind, shown_job.verdict.task) == (Cause.SCRIPT_EXCEPTION, "worker-1")
     assert shown_job.verdict.message == "worker-1 (10.0.0.3) raised ValueError: no at task.py:4 in main"
     assert (shown_job.attempt, shown_job.attempts, shown_job.waits) == (2, 4, False)
     assert [(task.slot, task.task) for task in shown_job.tasks] == [
@@ -213,4 +213,4 @@ def test_a_host_without_files_of_the_job_is_ignored(
     shutil.rmtree(TaskPaths(job.slots[0].directory).directory)
     shown_job = job_of(status())
     assert shown_job.verdict is not None
-    assert shown_job.verdict.kind is Kind.SCRIPT_EXCEPTION
+    assert shown_job.verdict.kind is Cause.SCRIPT_EXCEPTION

@@ -17,7 +17,7 @@ from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, 
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
 from train.diagnosis.texts import CLAUSES, HINTS, SHARED_CLAUSES
 from train.diagnosis.tracebacks import Raised
-from train.diagnosis.verdict import MOST_LINES, Kind, TaskEvidence, Verdict
+from train.diagnosis.verdict import MOST_LINES, Cause, TaskEvidence, Verdict
 from train.script.arguments import find_missing, words
 from train.script.imports import advice
 
@@ -127,9 +127,9 @@ class _Case:
             task: The agent's task; empty for a reason of the gang.
         """
         kind = rules.REASONS[reason.kind]
-        if kind is Kind.HANG:
+        if kind is Cause.HANG:
             return self._hang(reason.text, task)
-        if kind in (Kind.DEADLINE, Kind.LIFETIME):
+        if kind in (Cause.DEADLINE, Cause.LIFETIME):
             return self._verdict(None, kind, reason.text, ())
         about = task or self._first_failed_task
         message = reason.text
@@ -142,7 +142,7 @@ class _Case:
         if stuck and stuck.fatal:
             raised = describe(stuck.fatal)
             message = f"{stuck.name} raised {raised}, but its process did not end, and the others waited for it"
-            return self._verdict(stuck, Kind.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.location)
+            return self._verdict(stuck, Cause.HANG, message, excerpt(stuck.lines, stuck.fatal), stuck.fatal.location)
         inspections = {item.task: item.evidence.inspection for item in self._readings if item.evidence.inspection}
         activities = {name: find_activity(seen) for name, seen in inspections.items()}
         stacks = {name: _filled(seen.stack.splitlines()) for name, seen in inspections.items()}
@@ -150,16 +150,16 @@ class _Case:
             first = next(iter(inspections))
             message = f"{reason.partition(':')[0]}: all tasks wait in Server.join for a chief, and there is none"
             location = activities[first].location
-            return self._verdict(None, Kind.HANG, message, stacks[first], location, hint=texts.SERVERS_HINT)
+            return self._verdict(None, Cause.HANG, message, stacks[first], location, hint=texts.SERVERS_HINT)
         awaited = [name for name, activity in activities.items() if activity.does]
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
         if about and not _mentions(reason, about):
-            message = f"{self._called(about)} {CLAUSES[Kind.HANG]}: {reason}"
+            message = f"{self._called(about)} {CLAUSES[Cause.HANG]}: {reason}"
         if about in inspections:
             location = activities[about].location.partition(", inside")[0]
-            return self._verdict(about, Kind.HANG, message, stacks[about] or (inspections[about].kernel,), location)
-        return self._verdict(about, Kind.HANG, message)
+            return self._verdict(about, Cause.HANG, message, stacks[about] or (inspections[about].kernel,), location)
+        return self._verdict(about, Cause.HANG, message)
 
     def independent_failure(self) -> Verdict | None:
         """Return the earliest failure that no peer caused."""
@@ -197,9 +197,9 @@ class _Case:
             if rule:
                 message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
                 return self._verdict(first, rule.kind, message, (shortened(line),))
-        message = f"{first.name} {CLAUSES[Kind.STOPPED_EARLY]}"
+        message = f"{first.name} {CLAUSES[Cause.STOPPED_EARLY]}"
         hint = texts.JOIN_HINT if first.is_server else ""
-        return self._verdict(first, Kind.STOPPED_EARLY, message, hint=hint)
+        return self._verdict(first, Cause.STOPPED_EARLY, message, hint=hint)
 
     def lost_leader(self) -> Verdict | None:
         """Return the chief if it answered none of the other tasks."""
@@ -215,10 +215,10 @@ class _Case:
             message = (
                 f"{where} and {others[0].name} lost each other: the network between them broke, or one was frozen"
             )
-            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
+            return self._verdict(None, Cause.PEER_UNREACHABLE, message, _about_peers(others[0]))
         names = join_names([other.task for other in others])
         message = f"{where} stopped answering {names}: it was frozen, or cut off from the network"
-        return self._verdict(leader, Kind.PEER_UNREACHABLE, message, _about_peers(others[0]))
+        return self._verdict(leader, Cause.PEER_UNREACHABLE, message, _about_peers(others[0]))
 
     def reported_by_peers(self) -> Verdict | None:
         """Return the task that answered its peers with an error."""
@@ -234,7 +234,7 @@ class _Case:
     def _of_answer(self, reading: Reading, answer: Remote) -> Verdict:
         rule = rule_of(answer.raised)
         answer_text = f"{answer.raised.short}: {shortened(answer.text, 240)}"
-        kind = rule.kind if rule else Kind.UNKNOWN
+        kind = rule.kind if rule else Cause.UNKNOWN
         if rule and rule.shared:
             return self._verdict(
                 None, kind, f"{rule.clause or SHARED_CLAUSES[kind]} ({answer_text})", _about_peers(reading)
@@ -259,7 +259,7 @@ class _Case:
             loss = f"lost its connection to {self._called(accused)}" if cut else f"lost {self._called(accused)}"
             why = "the network between them is broken" if cut else "it was frozen, cut off from the network, or ended"
             return self._verdict(
-                accused, Kind.PEER_UNREACHABLE, f"{witness.task} {loss}: {why}", _about_peers(witness)
+                accused, Cause.PEER_UNREACHABLE, f"{witness.task} {loss}: {why}", _about_peers(witness)
             )
         return None
 
@@ -271,7 +271,7 @@ class _Case:
                 f"{leader.name} could not reach its own server at the address that TF_CONFIG gives it: "
                 "that address is another host's, or a proxy is set and no_proxy does not except it"
             )
-            return self._verdict(leader, Kind.PEER_UNREACHABLE, message)
+            return self._verdict(leader, Cause.PEER_UNREACHABLE, message)
         for reading in self._readings:
             deserted = self._deserted(reading)
             absent = [task for task in self._by_task if reading.arrived and task not in reading.arrived]
@@ -285,7 +285,7 @@ class _Case:
             message = f"{reading.task} waited for {names}, which never joined"
             return self._verdict(
                 missing[0] if missing else "",
-                Kind.PEER_NEVER_STARTED,
+                Cause.PEER_NEVER_STARTED,
                 message,
                 lines[-MOST_LINES:] or ending(reading.lines),
             )
@@ -299,7 +299,7 @@ class _Case:
                 suspect = self._by_task.get(missing[0]) if len(missing) == 1 else None
                 names = join_names([self._called(task) for task in missing])
                 message = f"{names} did not come to the barrier '{barrier}', at which {witness.task} waited"
-                return self._verdict(suspect, Kind.HANG, message, _about_peers(witness))
+                return self._verdict(suspect, Cause.HANG, message, _about_peers(witness))
         return None
 
     def _deserted(self, reading: Reading) -> bool:
@@ -319,7 +319,7 @@ class _Case:
             message = (
                 f"{stuck} made no progress: the collectives of {join_names([v.task for v in victims])} timed out"
             )
-            return self._verdict(suspect, Kind.HANG, message, _about_peers(victims[0]))
+            return self._verdict(suspect, Cause.HANG, message, _about_peers(victims[0]))
         for victim in victims:
             rule = rule_of(victim.fatal) if victim.fatal else None
             if rule:
@@ -327,7 +327,7 @@ class _Case:
                 return self._verdict(None, rule.kind, message, _about_peers(victim))
         if victims and any(_CUT.search(line) for line in victims[0].lines):
             message = f"the workers lost each other, and none of their logs shows why: {_failure(victims[0])}"
-            return self._verdict(None, Kind.PEER_UNREACHABLE, message, _about_peers(victims[0]))
+            return self._verdict(None, Cause.PEER_UNREACHABLE, message, _about_peers(victims[0]))
         return None
 
     def unknown(self) -> Verdict:
@@ -337,15 +337,15 @@ class _Case:
         )
         if reading is None:
             text = self._reason.text or "the job failed for an unknown reason"
-            return Verdict(self._first_failed_task, Kind.UNKNOWN, text)
+            return Verdict(self._first_failed_task, Cause.UNKNOWN, text)
         if self._reason and (reading.ours or reading.unseen):
-            return self._verdict(reading, Kind.UNKNOWN, self._reason.text)
+            return self._verdict(reading, Cause.UNKNOWN, self._reason.text)
         if reading.fatal:
             message = f"{reading.name} raised {describe(reading.fatal)}"
             lines = excerpt(reading.lines, reading.fatal)
-            return self._verdict(reading, Kind.UNKNOWN, message, lines, reading.fatal.location)
+            return self._verdict(reading, Cause.UNKNOWN, message, lines, reading.fatal.location)
         words = _last_output(reading.last_output) or ", and its log does not show why"
-        return self._verdict(reading, Kind.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}")
+        return self._verdict(reading, Cause.UNKNOWN, f"{reading.name} {self._ended(reading)}{words}")
 
     # --- the cause ------------------------------------------------------------------------------------------------
 
@@ -377,20 +377,20 @@ class _Case:
         if download is not None:
             return self._of_download(reading, fatal, download, failed)
         rule = rule_of(fatal) or _memory(reading, fatal) or self._incomplete(reading, fatal)
-        kind = Kind.SERVICE_UNREACHABLE if reading.service else rule.kind if rule else Kind.SCRIPT_EXCEPTION
+        kind = Cause.SERVICE_UNREACHABLE if reading.service else rule.kind if rule else Cause.SCRIPT_EXCEPTION
         text = describe(fatal)
         lines = excerpt(reading.lines, fatal)
-        if kind is Kind.VERSION_MISMATCH and self._resumed_apart():
-            kind = Kind.CHECKPOINT_NOT_SHARED
-        elif kind is Kind.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
-            kind = Kind.FILE_NOT_FOUND
+        if kind is Cause.VERSION_MISMATCH and self._resumed_apart():
+            kind = Cause.CHECKPOINT_NOT_SHARED
+        elif kind is Cause.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
+            kind = Cause.FILE_NOT_FOUND
         if rule and rule.shared:
             message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
             return self._verdict(None, kind, message, lines, fatal.location, hint=rule.hint)
         too = self._too(reading, fatal, failed)
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
         hint = storage.hint(fatal.message, reading.lines) or hint
-        if kind in (Kind.SCRIPT_EXCEPTION, Kind.UNKNOWN):
+        if kind in (Cause.SCRIPT_EXCEPTION, Cause.UNKNOWN):
             if fatal.location and text.endswith(".") and not text.endswith(".."):
                 text = text[:-1]  # the sentence continues
             where = f" at {fatal.location}" if fatal.location else ""
@@ -398,7 +398,7 @@ class _Case:
             message = f"{reading.name} raised {text}{where}{by}{too}"
             hint = hint or _arguments_hint(lines) or rules.hint_of(fatal)
             hint = hint or _package_hint(fatal) or _import_hint(reading, fatal)
-        elif kind is Kind.SERVICE_UNREACHABLE:
+        elif kind is Cause.SERVICE_UNREACHABLE:
             message = (
                 f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"
             )
@@ -426,12 +426,12 @@ class _Case:
         if download.cache:
             hint = texts.CACHE_HINT.format(cache=download.cache, parent=download.cache.rpartition("/")[0] or ".")
         lines = excerpt(reading.lines, fatal)
-        verdict = self._verdict(reading, Kind.DOWNLOAD, message, lines, fatal.location, but=failed, hint=hint)
+        verdict = self._verdict(reading, Cause.DOWNLOAD, message, lines, fatal.location, but=failed, hint=hint)
         return replace(verdict, downloads=download.files)
 
     def _clause_and_hint(self, reading: Reading, rule: Rule) -> tuple[str, str]:
         """Return the clause and the hint of a rule for one task; the hint is empty if it is that of the kind."""
-        if rule.kind is Kind.PORT_IN_USE and reading.listens and reading.evidence.port not in (0, reading.listens):
+        if rule.kind is Cause.PORT_IN_USE and reading.listens and reading.evidence.port not in (0, reading.listens):
             if reading.fatal and "cluster_resolver" in source_of(reading.lines, reading.fatal):
                 return (
                     f"could not listen on port {reading.listens}, which is not its port in this job",
@@ -442,7 +442,7 @@ class _Case:
                 f"{reading.evidence.port}: the script sets TF_CONFIG, or opens a port of its own",
                 texts.TASK_PORT_HINT,
             )
-        if rule.kind is Kind.NAME_RESOLUTION and not reading.names_task:
+        if rule.kind is Cause.NAME_RESOLUTION and not reading.names_task:
             return CLAUSES[rule.kind], texts.NAME_HINT
         return rule.clause or CLAUSES[rule.kind], rule.hint
 
@@ -451,7 +451,7 @@ class _Case:
         lost = self._called(peer) if peer else "a peer"
         message = f"{reading.task} lost {lost}: it ended, and was started again while the others continued"
         hint = texts.RESTARTED_HINT
-        return self._verdict(peer, Kind.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=hint)
+        return self._verdict(peer, Cause.PEER_UNREACHABLE, message, lines, but=[reading.task], hint=hint)
 
     def _resumed_apart(self) -> bool:
         """Return whether the tasks began with different epochs, or one while the chief was still restoring."""
@@ -461,7 +461,7 @@ class _Case:
 
     def _of_lost(self, reading: Reading) -> Verdict:
         """Return the verdict on a task with an unknown end: its agent or its host is gone."""
-        kind = rules.REASONS.get(reading.evidence.reason.kind, Kind.UNKNOWN)
+        kind = rules.REASONS.get(reading.evidence.reason.kind, Cause.UNKNOWN)
         message = f"{reading.name} was lost: {reading.evidence.reason.text}"
         return self._verdict(reading, kind, message)
 
@@ -478,7 +478,7 @@ class _Case:
         message = f"{reading.name} {event}"
         if reason and name not in reason:
             message = f"{message} ({reason})"
-        return self._verdict(reading, Kind.KILLED, message, but=failed, hint=hint)
+        return self._verdict(reading, Cause.KILLED, message, but=failed, hint=hint)
 
     def _of_code(self, reading: Reading, failed: list[str]) -> Verdict:
         """Return the verdict on a task that exited without an exception and without a known message."""
@@ -486,16 +486,16 @@ class _Case:
         last = next((line.strip() for line in lines if find_missing([line])), reading.last_output)
         if hint or (reading.code == 1 and last in lines and rules.COMPLAINT.search(last)):
             message, hint = f"{reading.name} {self._ended(reading)}: {shortened(last, 200)}", hint or texts.EXIT_HINT
-            return self._verdict(reading, Kind.SCRIPT_EXCEPTION, message, lines, but=failed, hint=hint)
+            return self._verdict(reading, Cause.SCRIPT_EXCEPTION, message, lines, but=failed, hint=hint)
         message = f"{reading.name} {self._ended(reading)} without a traceback{_last_output(reading.last_output)}"
-        return self._verdict(reading, Kind.UNKNOWN, message, but=failed)
+        return self._verdict(reading, Cause.UNKNOWN, message, but=failed)
 
     # --- the verdict ----------------------------------------------------------------------------------------------
 
     def _verdict(
         self,
         blamed: Reading | str | None,
-        kind: Kind,
+        kind: Cause,
         message: str,
         lines: Sequence[str] | None = None,
         location: str = "",

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from train.agent.protocol.records import ReasonKind
 from train.diagnosis.texts import HOST_HINT, ILLEGAL_HINT, LAUNCHER_HINT, PACKAGE_HINT, RESOLVER_HINT, TASK_PORT_HINT
 from train.diagnosis.tracebacks import Raised
-from train.diagnosis.verdict import Kind
+from train.diagnosis.verdict import Cause
 from train.script.launchers import LAUNCHERS
 from train.script.requirements import FILES
 
@@ -31,7 +31,7 @@ class Rule:
         calls: Found in the file of a call in the traceback; empty: raised in any file.
     """
 
-    kind: Kind
+    kind: Cause
     text: str
     _: KW_ONLY
     types: str = ""
@@ -129,7 +129,7 @@ _TENSORFLOW_1 = (
 EXCEPTIONS = (
     # The tasks disagree.
     Rule(
-        Kind.MODELS_DIFFER,
+        Cause.MODELS_DIFFER,
         r"Gather(?:V\d)?(?:_\d+)?(?: defined at|_device)[\s\S]{0,2000}Shape mismatch in the collective",
         shared=True,
         clause="the tasks gather tensors of different shapes",
@@ -137,17 +137,17 @@ EXCEPTIONS = (
         "pad them before they are gathered",
     ),
     Rule(
-        Kind.MODELS_DIFFER,
+        Cause.MODELS_DIFFER,
         r"Shape mismatch in the collective instance|found no source for broadcast",
         shared=True,
     ),
     Rule(
-        Kind.VERSION_MISMATCH,
+        Cause.VERSION_MISMATCH,
         r"Collective instance \d+ expected type|expected data_type .{0,40} but got",
         shared=True,
     ),
     Rule(
-        Kind.WRONG_TF_CONFIG,
+        Cause.WRONG_TF_CONFIG,
         r"unknown device\.|joining a group (?:with|that)|that group has size|different incarnation"
         r"|has likely restarted|incarnation doesn't match with one in the group|Unexpected task registered",
         types=_TF,
@@ -155,26 +155,26 @@ EXCEPTIONS = (
         shared=True,
     ),
     Rule(
-        Kind.PEER_UNREACHABLE,
+        Cause.PEER_UNREACHABLE,
         r"Unable to find the relevant tensor remote_handle",
         shared=True,
         clause="a worker or parameter server was restarted, or could not be reached by another",
         hint="read the logs of the parameter servers and of the task that the message names",
     ),
-    Rule(Kind.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
+    Rule(Cause.WRONG_TF_CONFIG, r"The `task_id` \S+ exceeds the maximum id", types="ValueError"),
     Rule(
-        Kind.WRONG_TF_CONFIG,
+        Cause.WRONG_TF_CONFIG,
         r"Task index \S+ .{0,40}(?:out of range|not in)|Job \S+ .{0,20}not .{0,30}cluster"
         r"|Task \d+ was not defined in job",
     ),
     Rule(
-        Kind.WRONG_TF_CONFIG,
+        Cause.WRONG_TF_CONFIG,
         r"TF_CONFIG|`?task_type`? .{0,60}(?:must|should|not) |cluster_spec.{0,60}(?:invalid|must|missing)"
         r"|There is no chief .{0,40}cluster|Unrecognized task_type|not a valid task_type|No such job in cluster",
         types=r"ValueError|RuntimeError|KeyError|TypeError",
     ),
     Rule(
-        Kind.WRONG_TF_CONFIG,
+        Cause.WRONG_TF_CONFIG,
         r"^'?\d+'? has type (?:<class ')?str'?>?, but expected one of: \(?(?:<class ')?int",
         types="TypeError",
         clause="has a task index in TF_CONFIG that is text, not a number",
@@ -182,49 +182,49 @@ EXCEPTIONS = (
     ),
     # Resources that a task has used up.
     Rule(
-        Kind.DISK_FULL,
+        Cause.DISK_FULL,
         r"No space left on device|[Dd]isk quota exceeded|\[Errno 122\]|Disk is full",
         unless=r"inotify|/dev/shm",
     ),
-    Rule(Kind.DISK_FULL, r"\.tempstate\d+", types="ResourceExhaustedError", unless=_NO_MEMORY),
+    Rule(Cause.DISK_FULL, r"\.tempstate\d+", types="ResourceExhaustedError", unless=_NO_MEMORY),
     Rule(
-        Kind.GPU_OUT_OF_MEMORY,
+        Cause.GPU_OUT_OF_MEMORY,
         rf"(?s)(?:{_NO_MEMORY}).{{0,2000}}(?:GPU|gpu|CUDA|cuda)|(?:GPU|CUDA|cuda)[^\n]{{0,400}}(?:{_NO_MEMORY})",
         types=_MEMORY_TYPES,
         unless=r"device:CPU:\d+ by allocator",
     ),
     Rule(
-        Kind.HOST_OUT_OF_MEMORY,
+        Cause.HOST_OUT_OF_MEMORY,
         rf"(?s)(?:{_NO_MEMORY}).{{0,2000}}(?:device:CPU|allocator (?:mkl)?cpu)|std::bad_alloc",
         types=_MEMORY_TYPES,
     ),
-    Rule(Kind.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
-    Rule(Kind.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
-    Rule(Kind.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
+    Rule(Cause.HOST_OUT_OF_MEMORY, r"", types=r"_?(?:Array)?MemoryError|ArrowMemoryError"),
+    Rule(Cause.HOST_OUT_OF_MEMORY, r"node running low on memory", types="OutOfMemoryError"),
+    Rule(Cause.HOST_OUT_OF_MEMORY, r"Cannot allocate memory", types=r"OSError|BlockingIOError|RuntimeError"),
     # Ports and names.
     Rule(
-        Kind.PORT_IN_USE,
+        Cause.PORT_IN_USE,
         r"\[Errno 98\]|\[Errno 48\]",
         types=r"OSError|error",
         clause="could not open a port of the script's own: it was in use",
         hint=TASK_PORT_HINT,
     ),
-    Rule(Kind.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
+    Rule(Cause.PORT_IN_USE, r"Could not start gRPC server|Address already in use"),
     Rule(
-        Kind.NAME_RESOLUTION,
+        Cause.NAME_RESOLUTION,
         r"DNS resolution failed|Domain name not found|errors resolving \S|Address lookup failed"
         r"|Name or service not known|Temporary failure in name resolution"
         r"|No address associated with hostname|nodename nor servname|Failed to resolve '|Could not resolve host",
     ),
     Rule(
-        Kind.NCCL,
+        Cause.NCCL,
         r"\bNCCL\b|\bnccl(?:Unhandled|System|Internal|Invalid|Remote)\w*|unhandled (?:system|cuda) error",
         types=r"(?:Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition|InvalidArgument)Error",
     ),
-    Rule(Kind.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
+    Rule(Cause.NCCL, r"\bNCCL (?:[Ee]rror|failure)|\bnccl\w+Error\b", types="RuntimeError"),
     # The host's GPU, packages and permissions.
     Rule(
-        Kind.GPU_FAILED,
+        Cause.GPU_FAILED,
         r"Could not satisfy (?:explicit )?device specification .{0,300}GPU|No CUDA GPUs are available"
         r"|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
         types=_CUDA_TYPES,
@@ -233,7 +233,7 @@ EXCEPTIONS = (
         "the devices that tf.config.list_logical_devices() returns",
     ),
     Rule(
-        Kind.GPU_FAILED,
+        Cause.GPU_FAILED,
         r"DNN library is not found|DNN library initialization failed|libdevice(?:\.10\.bc)? not found"
         r"|can't find libdevice|insufficient driver version|driver version is insufficient"
         r"|NVIDIA driver on your system is too old"
@@ -249,14 +249,14 @@ EXCEPTIONS = (
         types=_CUDA_TYPES,
     ),
     Rule(
-        Kind.PACKAGES,
+        Cause.PACKAGES,
         r"name 'scipy' is not defined|requires? (?:the )?(?:SciPy|scipy)\b",
         types="NameError|ImportError|ModuleNotFoundError",
         clause="lacks the package scipy",
         hint=f"list scipy in {FILES} next to the script",
     ),
     Rule(
-        Kind.PACKAGES,
+        Cause.PACKAGES,
         r"cannot open shared object file|Library not loaded|DLL load failed",
         types=_IMPORTED,
         clause="lacks a library that a package needs",
@@ -264,7 +264,7 @@ EXCEPTIONS = (
         "opencv-python-headless), or a build of the package that has it",
     ),
     Rule(
-        Kind.PACKAGES,
+        Cause.PACKAGES,
         r"_ARRAY_API not found|compiled using NumPy 1\.x|numpy\.core\S* failed to import|numpy\.dtype size changed"
         r"|[Bb]inary incompatibility|compiled against A[BP]I version|Descriptors cannot (?:not )?be created directly"
         r"|GLIBC(?:XX)?_[\d.]+\S{0,2} not found|CXXABI_[\d.]+\S{0,2} not found|undefined symbol|invalid ELF header"
@@ -277,63 +277,63 @@ EXCEPTIONS = (
         types=_IMPORTED,
     ),
     Rule(
-        Kind.PERMISSION,
+        Cause.PERMISSION,
         r"HTTP response code 40[13]|\[Errno 13\]|\[Errno 30\]|Read-only file system|HTTP Error 40[13]"
         r"|\bAccessDenied\b|does not have (?:permission|\S{1,80} access)",
         types=r"\w+Error|Forbidden|Unauthorized|ClientError|PermissionDenied",
     ),
-    Rule(Kind.PERMISSION, r"", types=r"PermissionError|PermissionDeniedError|PermissionDenied|UnauthenticatedError"),
+    Rule(Cause.PERMISSION, r"", types=r"PermissionError|PermissionDeniedError|PermissionDenied|UnauthenticatedError"),
     # Data and files.
     Rule(
-        Kind.DATA_CANNOT_BE_SHARDED,
+        Cause.DATA_CANNOT_BE_SHARDED,
         r"FILE based sharding|not enough for the required \d+ shards|Found an unshardable source dataset"
         r"|autoshard",
     ),
     Rule(
-        Kind.DATA_RAN_OUT,
+        Cause.DATA_RAN_OUT,
         r"End of sequence|[Yy]our input ran out of data|[Yy]our dataset iterator ran out of data",
         types=r"(?:OutOfRange|Cancelled|Value|Runtime|Unknown)Error|StopIteration",
     ),
     Rule(
-        Kind.DATA_RAN_OUT,
+        Cause.DATA_RAN_OUT,
         r"Unexpected result of `?\w{4,7}_function`? \(Empty [Ll]ogs\)",
         types="ValueError",
         hint="give the data set at least one batch for every worker; a filter or a missing file may have left none",
     ),
     Rule(
-        Kind.CHECKPOINT_NOT_SHARED,
+        Cause.CHECKPOINT_NOT_SHARED,
         r"_temp(?:_[0-9a-f]+)?/part-\d{5}-of-(?!00001)\d{5}",
         clause="did not find all parts of a checkpoint, which several tasks write",
         hint="save to storage that all hosts share, or let one task write all parts (experimental_io_device of "
         "tf.train.CheckpointOptions)",
     ),
     Rule(
-        Kind.SAVE_CONFLICT,
+        Cause.SAVE_CONFLICT,
         r"MergeV2Checkpoints|_temp(?:_[0-9a-f]+)?(?:/part-\d|; No such file)|\.tempstate\d+|unable to lock file",
         types=r"(?:NotFound|FailedPrecondition|AlreadyExists|Unknown|OS|DataLoss|FileExists|FileNotFound|InvalidArgument"
         r"|BlockingIO)Error",
     ),
     Rule(
-        Kind.SAVE_CONFLICT,
+        Cause.SAVE_CONFLICT,
         r"Directory not empty|File exists",
         types=r"OSError|FileExistsError|FailedPreconditionError|AlreadyExistsError",
         calls=r"/shutil\.py|/saved_model/|/checkpoint/|/checkpoint_manag|/keras/|/tf_keras/|/training/saver",
     ),
     Rule(
-        Kind.CHECKPOINT_NOT_SHARED,
+        Cause.CHECKPOINT_NOT_SHARED,
         r"[Ff]ailed to find any matching files for \S*(?:ckpt|checkpoint|ck-\d)|ckpt-\d+.{0,80}No such file",
     ),
-    Rule(Kind.FILE_NOT_FOUND, r"", types=r"FileNotFoundError|NotADirectoryError"),
+    Rule(Cause.FILE_NOT_FOUND, r"", types=r"FileNotFoundError|NotADirectoryError"),
     Rule(
-        Kind.FILE_NOT_FOUND,
+        Cause.FILE_NOT_FOUND,
         rf"{_MISSING}|Could not find directory|is not a directory",
         types=_FILE_TYPES,
         unless=r"undefined symbol|shared object",
     ),
-    Rule(Kind.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
+    Rule(Cause.FILE_NOT_FOUND, r"HTTP response code 404|The specified key does not exist", types="NotFoundError"),
     # Keras 3 in place of Keras 2.
     Rule(
-        Kind.KERAS_3,
+        Cause.KERAS_3,
         r"Attempt to convert a value \(PerReplica:"
         r"|object has no attribute 'reset_states'\. Did you mean: 'reset_state'"
         r"|not (?:supported|available) in Keras 3|Keras 3 (?:only|no longer|does not)"
@@ -345,10 +345,10 @@ EXCEPTIONS = (
 
 # Hints for exceptions of the script or the host that have no other kind.
 SCRIPT_HINTS = (
-    Rule(Kind.SCRIPT_EXCEPTION, rf"^'(?:{LAUNCHERS})'$", types="KeyError", hint=LAUNCHER_HINT),
-    Rule(Kind.SCRIPT_EXCEPTION, r"SLURM_\w+ not found in environment", types="RuntimeError", hint=RESOLVER_HINT),
+    Rule(Cause.SCRIPT_EXCEPTION, rf"^'(?:{LAUNCHERS})'$", types="KeyError", hint=LAUNCHER_HINT),
+    Rule(Cause.SCRIPT_EXCEPTION, r"SLURM_\w+ not found in environment", types="RuntimeError", hint=RESOLVER_HINT),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_ALWAYS}'|module '(?:numpy|keras)' has no attribute "
         r"'(?:array|float32|ndarray|zeros|layers|Model|Sequential)'|; '(?:tensorflow|keras|numpy)' is not a package",
         types="AttributeError|ModuleNotFoundError",
@@ -356,21 +356,21 @@ SCRIPT_HINTS = (
         "there is none, install the package again",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"partially initialized module '\S+' |\(most likely due to a circular import\)|consider renaming '",
         types="AttributeError|ImportError",
         hint="rename the script's file if it has the same name as a package or a module of Python; else remove the "
         "circular import",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"module 'tensorflow\S*' has no attribute 'estimator'|No module named 'tensorflow_estimator",
         types=r"AttributeError|ModuleNotFoundError|ImportError",
         hint="TensorFlow 2.16 and later have no Estimators: train a Keras model instead, or put tensorflow~=2.15.0 "
         "into requirements.txt next to the script, on hosts with Python 3.9 to 3.11",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         rf"module 'tensorflow' has no attribute '{_TENSORFLOW_1}'|No module named 'tensorflow\.(?:contrib|examples)"
         r"|module 'tensorflow\S*' has no attribute '(?:GradientDescentOptimizer|AdamOptimizer"
         r"|MonitoredTrainingSession|Supervisor|SyncReplicasOptimizer|get_or_create_global_step"
@@ -380,45 +380,45 @@ SCRIPT_HINTS = (
         "and replace tf.contrib, which no version of TensorFlow 2 has",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"Collective ops must be configured at program startup",
         types="RuntimeError",
         hint="create the strategy before anything else that uses TensorFlow, such as a data set or a tensor",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"When providing a distributed dataset, you must specify the number of steps",
         types="ValueError",
         hint="pass steps_per_epoch to fit, and validation_steps if it gets validation_data; or pass data sets that "
         "the strategy has not distributed yet",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"slot variable under the scope|created (?:in|under) th(?:is|e) (?:tf\.distribute\.S|distribution s)trategy",
         types="ValueError",
         hint="create the model, its optimizer, and its metrics in the same `with strategy.scope():`, and restore "
         "their weights there",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"EOF when reading a line",
         types="EOFError",
         hint="a task has no keyboard: give the answer as an argument (after --) or as a variable (-e NAME=VALUE)",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"",
         types=r"TBNotInstalledError",
         hint=f"list tensorboard in {FILES} next to the script",
     ),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"can't start new thread|Too many open files|Resource temporarily unavailable",
         hint="raise the limits of the host's account (ulimit -n for files, ulimit -u for threads), or use fewer",
     ),
-    Rule(Kind.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
+    Rule(Cause.SCRIPT_EXCEPTION, r"/(?:site|dist)-packages/", types=r"ImportError", hint=PACKAGE_HINT),
     Rule(
-        Kind.SCRIPT_EXCEPTION,
+        Cause.SCRIPT_EXCEPTION,
         r"",
         types=r"OSError|IOError|error|(?:Internal|Unknown|Unavailable|FailedPrecondition|Connection\w*|Timeout|URL|HTTP"
         r"|SSL\w*|XlaRuntime|JaxRuntime|BrokenPipe|System|DataLoss)Error",
@@ -428,7 +428,7 @@ SCRIPT_HINTS = (
 
 # Of a file that Keras downloads: a task finds it there before another one has written all of it.
 INCOMPLETE = Rule(
-    Kind.SAVE_CONFLICT,
+    Cause.SAVE_CONFLICT,
     r"",
     types=r"BadZipFile|BadGzipFile|ReadError|EOFError|UnpicklingError",
     clause="read an incomplete file that another task was downloading to the same place",
@@ -440,12 +440,12 @@ DOWNLOADING = re.compile(r"^Downloading data from https?://")
 # Out of memory, or a consequence of it: only earlier lines show whether on the host or the GPU.
 MEMORY = (
     Rule(
-        Kind.UNKNOWN,
+        Cause.UNKNOWN,
         rf"{_NO_MEMORY}|failed to allocate memory|[Rr]an out of memory",
         types=r"ResourceExhaustedError|XlaRuntimeError|OutOfMemoryError",
     ),
     Rule(
-        Kind.UNKNOWN,
+        Cause.UNKNOWN,
         r"cuDNN failed to initialize|[Cc]ould not create cudnn handle|failed to create cublas handle"
         r"|CU(?:DNN|BLAS)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|Blas \w{4,6} launch failed"
         r"|Dst tensor is not initialized",
@@ -454,77 +454,79 @@ MEMORY = (
 )
 MEMORY_WORDS = (
     Rule(
-        Kind.GPU_OUT_OF_MEMORY,
+        Cause.GPU_OUT_OF_MEMORY,
         r"Allocator \(GPU_\d+_bfc\) ran out of memory|BFCAllocator dump for GPU|CUDA_ERROR_OUT_OF_MEMORY"
         r"|CU(?:DNN|BLAS)_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
         unless=r"not a failure",
     ),
-    Rule(Kind.HOST_OUT_OF_MEMORY, r"Allocator \((?:mkl_)?cpu(?:_bfc)?\) ran out of memory|BFCAllocator dump for cpu"),
+    Rule(
+        Cause.HOST_OUT_OF_MEMORY, r"Allocator \((?:mkl_)?cpu(?:_bfc)?\) ran out of memory|BFCAllocator dump for cpu"
+    ),
 )
 
 # --- last output: lines of a process that ended without an exception -----------------------------------------------
 
 LAST_WORDS = (
     Rule(
-        Kind.HOST_OUT_OF_MEMORY,
+        Cause.HOST_OUT_OF_MEMORY,
         r"'std::bad_alloc'|oom-kill event|oom_kill event|out-of-memory handler|Memory cgroup out of memory"
         r"|\bOOMKilled\b|OOM Killed|Out of memory: Kill(?:ed)? process|^MemoryError$"
         r"|slurmstepd: error: .{0,80}exceeded (?:job )?memory limit|PBS: job killed: (?:v?mem|pvmem) "
         r"|reaching LSF memory usage limit",
     ),
     Rule(
-        Kind.GPU_OUT_OF_MEMORY,
+        Cause.GPU_OUT_OF_MEMORY,
         r"CUDA_ERROR_OUT_OF_MEMORY|Allocator \(GPU_\d+_bfc\) ran out of memory|cudaErrorMemoryAllocation"
         r"|status: \w*(?:INTERNAL|Internal): .{0,80}out of memory",
         unless=r"not a failure",
     ),
     Rule(
-        Kind.PORT_IN_USE,
+        Cause.PORT_IN_USE,
         r"Could not start gRPC server|Failed to add port to server|No address added out of total"
         r"|Failed to add any wildcard listeners|\"syscall\":\"bind\"|\bbind addr=\S{1,80}: Address already in use",
     ),
     Rule(
-        Kind.KILLED,
+        Cause.KILLED,
         r"compiled to use \w{1,20} instructions, but these aren't available",
         clause="runs on a CPU that lacks instructions of this TensorFlow",
         hint=ILLEGAL_HINT,
     ),
     Rule(
-        Kind.GPU_FAILED,
+        Cause.GPU_FAILED,
         r"CUDA_ERROR_(?:ILLEGAL|ECC|LAUNCH|MISALIGNED|UNCORRECTABLE|HARDWARE|INVALID_PTX|NO_BINARY)\w*"
         r"|uncorrectable ECC|GPU has fallen off the bus",
     ),
     Rule(
-        Kind.PACKAGES,
+        Cause.PACKAGES,
         r"GLIBC(?:XX)?_[\d.]+\S{0,2} not found|error while loading shared libraries: |symbol lookup error: ",
     ),
     Rule(
-        Kind.FILE_NOT_FOUND,
+        Cause.FILE_NOT_FOUND,
         r"^fleet: cannot run \S{1,400}: its lines end with CR LF|\^M: bad interpreter|\$'\\r': command not found",
         clause="could not run its program",
         hint="convert the line ends of the file, for example with `sed -i 's/\\r$//' FILE`",
     ),
     Rule(
-        Kind.PERMISSION,
+        Cause.PERMISSION,
         r"^fleet: cannot run \S{1,400}: Permission denied",
         clause="could not run its program",
         hint="make the file executable, for example with `chmod +x FILE`",
     ),
     Rule(
-        Kind.FILE_NOT_FOUND,
+        Cause.FILE_NOT_FOUND,
         r"^fleet: cannot run \S{1,400}: (?:No such file|its interpreter)|: bad interpreter: ",
         clause="could not run its program",
         hint="put the program or its interpreter on every host, or name it by its path",
     ),
-    Rule(Kind.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
-    Rule(Kind.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
+    Rule(Cause.FILE_NOT_FOUND, r"can't open file '[^']{1,400}': \[Errno 2\]"),
+    Rule(Cause.DISK_FULL, r"^(?!.*inotify).{0,200}: No space left on device"),
     Rule(
-        Kind.PREEMPTED,
+        Cause.PREEMPTED,
         r"PreemptionCheckpointHandler: .{0,80}(?:[Pp]reemption|[Ee]xiting|maintenance)"
         r"|CANCELLED AT \S{1,40} DUE TO PREEMPTION",
     ),
     Rule(
-        Kind.DEADLINE,
+        Cause.DEADLINE,
         r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT|PBS: job killed: walltime |reaching LSF run time limit",
     ),
 )
@@ -535,7 +537,7 @@ COMPLAINT = re.compile(
 )
 EARLY_WORDS = (
     Rule(
-        Kind.DATA_RAN_OUT,
+        Cause.DATA_RAN_OUT,
         r"[Yy]our input ran out of data|[Yy]our dataset iterator ran out of data|OUT_OF_RANGE: End of sequence"
         r"|Out of range: End of sequence",
         unless=r"\[_Derived_\].*End of sequence.*this does not indicate an error",
@@ -545,20 +547,20 @@ EARLY_WORDS = (
 # --- reasons that an agent gives ----------------------------------------------------------------------------------
 
 REASONS = {
-    ReasonKind.TIMEOUT: Kind.DEADLINE,
-    ReasonKind.LIFETIME: Kind.LIFETIME,
-    ReasonKind.HANG: Kind.HANG,
-    ReasonKind.AGENT_KILLED: Kind.KILLED,
-    ReasonKind.PREEMPTED: Kind.PREEMPTED,
-    ReasonKind.HOST_LOST: Kind.PEER_UNREACHABLE,
-    ReasonKind.UNREACHABLE: Kind.PEER_UNREACHABLE,
-    ReasonKind.DISK_FULL: Kind.DISK_FULL,
-    ReasonKind.OUT_OF_MEMORY: Kind.HOST_OUT_OF_MEMORY,
-    ReasonKind.KILLED: Kind.KILLED,
-    ReasonKind.NOT_JOINED: Kind.PEER_NEVER_STARTED,
-    ReasonKind.NAME_RESOLUTION: Kind.NAME_RESOLUTION,
-    ReasonKind.PORT_IN_USE: Kind.PORT_IN_USE,
-    ReasonKind.VERSIONS: Kind.VERSION_MISMATCH,
+    ReasonKind.TIMEOUT: Cause.DEADLINE,
+    ReasonKind.LIFETIME: Cause.LIFETIME,
+    ReasonKind.HANG: Cause.HANG,
+    ReasonKind.AGENT_KILLED: Cause.KILLED,
+    ReasonKind.PREEMPTED: Cause.PREEMPTED,
+    ReasonKind.HOST_LOST: Cause.PEER_UNREACHABLE,
+    ReasonKind.UNREACHABLE: Cause.PEER_UNREACHABLE,
+    ReasonKind.DISK_FULL: Cause.DISK_FULL,
+    ReasonKind.OUT_OF_MEMORY: Cause.HOST_OUT_OF_MEMORY,
+    ReasonKind.KILLED: Cause.KILLED,
+    ReasonKind.NOT_JOINED: Cause.PEER_NEVER_STARTED,
+    ReasonKind.NAME_RESOLUTION: Cause.NAME_RESOLUTION,
+    ReasonKind.PORT_IN_USE: Cause.PORT_IN_USE,
+    ReasonKind.VERSIONS: Cause.VERSION_MISMATCH,
 }
 """Class of the cause for each reason; the cause is unknown for all others."""
 # Decisions of the gang; they take precedence over logs.

@@ -12,7 +12,7 @@ LARGEST_HEAD = 16 * 1024
 MOST_LINES = 12
 
 
-class Kind(str, Enum):
+class Cause(str, Enum):
     """Classes of first causes."""
 
     SCRIPT_EXCEPTION = "script-exception"
@@ -93,7 +93,7 @@ class Verdict:
     """
 
     task: str
-    kind: Kind
+    kind: Cause
     message: str
     lines: tuple[str, ...] = ()
     traceback: str = ""

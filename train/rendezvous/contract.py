@@ -11,9 +11,6 @@ from train.errors import RendezvousError
 Value = dict[str, Any]
 """The value of a process in a round: a JSON object."""
 
-WAIT_S = 60.0
-"""Default time to wait for the other processes."""
-
 SLACK_S = 5.0
 """Extra time that other ranks wait, so that rank 0 reports first who is missing."""
 

@@ -39,11 +39,12 @@ from fleet.steps import DEFAULT_FLEET, Shell
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
-from train.agent.protocol.records import GRACE_S, Policy
+from train.agent.protocol.records import Policy
+from train.defaults import GRACE_S, LINK_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 from train.errors import KerasError, RendezvousError
 from train.lint.linter import job_tf_config
 from train.rendezvous.address import LOOPBACK, address_of_node
-from train.rendezvous.contract import WAIT_S, AbandonedError, Participants, Value
+from train.rendezvous.contract import AbandonedError, Participants, Value
 from train.rendezvous.tcp import SECRET_VARIABLE, TcpRendezvous
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
 from train.script.source import check_script, imports
@@ -81,13 +82,13 @@ class AgentRequest:
     python: str = ""
     env: dict[str, str] = field(default_factory=dict)
     adapt: bool = True
-    grace_s: float = records.GRACE_S
+    grace_s: float = GRACE_S
     policy: records.Policy = field(default_factory=records.Policy)
     checkpoint_dir: str = ""
     rendezvous: str = ""
     secret_file: str = ""
     address: str = ""
-    wait_s: float = WAIT_S
+    wait_s: float = RENDEZVOUS_TIMEOUT_S
     given: Given = field(default_factory=Given)
 
 
@@ -297,7 +298,7 @@ class _Process:
         Raises:
             NotReadyError: the processes differ.
         """
-        check_policy(self.request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=records.LINK_TIMEOUT_S)
+        check_policy(self.request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=LINK_TIMEOUT_S)
         mine: Value = {
             "host": socket.gethostname(),
             "boot": boot_id(),
@@ -511,7 +512,7 @@ def agent(
     ] = "",
     wait_s: Annotated[
         float, duration("--wait", "How long to wait for the other processes.", panel=RENDEZVOUS)
-    ] = Duration(WAIT_S),
+    ] = Duration(RENDEZVOUS_TIMEOUT_S),
     address: Annotated[
         str,
         option(

@@ -37,7 +37,7 @@ from fleet.remote.fanout import Outcome, where
 from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
-from train.agent.gang.readiness import Facts, Verdict, verdict
+from train.agent.gang.readiness import Readiness, ReadinessFacts, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
 from train.agent.protocol.records import Exit, Prepare, Prepared, SmokeTest, SmokeTestResult
 from train.lint.finding import Finding, Severity
@@ -285,11 +285,13 @@ def _fold_problems(problems: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _compare_hosts(prepared: Sequence[Prepared]) -> Verdict:
+def _compare_hosts(prepared: Sequence[Prepared]) -> Readiness:
     """Return what the readiness check would report if all hosts could connect and ran a worker each."""
     members = [item.member._replace(task=item.member.slot) for item in prepared]
     facts = {
-        item.member.slot: Facts(item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine)
+        item.member.slot: ReadinessFacts(
+            item.versions, [gpu.name for gpu in item.gpus], item.disk_free, machine=item.machine
+        )
         for item in prepared
     }
     pairs = {(member.task, other.task): "" for member in members for other in members if member is not other}

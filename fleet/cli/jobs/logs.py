@@ -31,7 +31,6 @@ from fleet.fleets.agents import description, fleet_opened, latest_attempt, newes
 from fleet.fleets.repair import ExistingFleet, missing_slots, repair_fleet, repairing
 from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
 from fleet.jobs.following.log_view import EVERYTHING, Selection
-from fleet.jobs.policy import SPOT_HOST_TIMEOUT_S
 from fleet.jobs.pull import pull_ended
 from fleet.jobs.queue import queued, queued_event
 from fleet.jobs.results import report_results, result_of
@@ -46,6 +45,7 @@ from fleet.state import FleetRecord
 from fleet.steps import Step
 from train.agent.protocol.cluster import task_rank
 from train.agent.protocol.records import JobReport, JobResult, Member
+from train.defaults import SPOT_HOST_TIMEOUT_S
 
 _MANY = 12  # names in a list
 

@@ -18,7 +18,7 @@ from fleet.remote.fanout import raise_failures
 from fleet.services import Services
 from fleet.steps import Again, Step
 from provision.quantities import counted
-from train.agent.protocol.records import GRACE_S
+from train.defaults import GRACE_S
 
 
 @dataclass(frozen=True)

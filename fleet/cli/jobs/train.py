@@ -37,7 +37,6 @@ from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
 from fleet.jobs.policy import (
-    SPOT_HOST_TIMEOUT_S,
     check_growth,
     check_policy,
     name_joinable,
@@ -76,8 +75,9 @@ from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders, tf_config
-from train.agent.protocol.records import GRACE_S, LINK_TIMEOUT_S, OnHang, Policy, Replication, SuccessPolicy
+from train.agent.protocol.records import OnHang, Policy, Replication, SuccessPolicy
 from train.agent.protocol.wording import endpoint
+from train.defaults import GRACE_S, LINK_TIMEOUT_S, SPOT_HOST_TIMEOUT_S
 from train.script import keras
 from train.script.keras import Choice
 
@@ -97,13 +97,13 @@ class TrainRequest(ProgramRequest):
     detach: bool = False
     pull: str = ""  # directory for the results when the job has ended; empty: they are not pulled
     dry_run: bool = False
-    grace_s: float = records.GRACE_S
+    grace_s: float = GRACE_S
     spares: int = 0  # the last slots get no task until a host is lost
     policy: records.Policy = field(default_factory=records.Policy)
     preemptions: int | None = None  # lost hosts that do not count as failures; None: depends on the fleet
     host_timeout_s: float | None = None  # time to wait for a lost host; None: depends on the fleet
     replication: records.Replication = field(default_factory=records.Replication)
-    link_timeout_s: float = records.LINK_TIMEOUT_S
+    link_timeout_s: float = LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
     warm: bool = False  # tasks may be forked from a process that has imported their first modules
 

@@ -49,7 +49,7 @@ from train.agent.protocol.records import (
     TaskState,
     Usage,
 )
-from train.diagnosis.verdict import Kind, Verdict
+from train.diagnosis.verdict import Cause, Verdict
 
 Reported = Record | ConnectionLost | ConnectionRestored | Note
 
@@ -545,11 +545,11 @@ def _quoted(verdict: Verdict, task: str) -> str:
 
     The log shows the traceback of an exception, and the message its last line: quoting the location is enough.
     """
-    if verdict.traceback and verdict.kind is not Kind.HANG:
+    if verdict.traceback and verdict.kind is not Cause.HANG:
         return "" if verdict.traceback in verdict.message else f"raised at {verdict.traceback}"
     headings = {
-        Kind.UNKNOWN: f"unknown; last output of {task or 'the log'}:",
-        Kind.KILLED: f"last output of {task or 'the log'}:",
+        Cause.UNKNOWN: f"unknown; last output of {task or 'the log'}:",
+        Cause.KILLED: f"last output of {task or 'the log'}:",
     }
     is_traceback = verdict.lines[:1] == (_TRACEBACK,)
     relevant = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]

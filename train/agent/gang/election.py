@@ -13,9 +13,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
+from train import defaults
 from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
-from train.agent.gang.scheduling import End, Gang, Terms
+from train.agent.gang.scheduling import Ending, Gang, JobTerms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called, task_rank
 from train.agent.protocol.records import NO_REASON, Member, Outcome, Reason, ReasonKind, RestartPolicy
@@ -96,7 +97,7 @@ PeerAction: TypeAlias = "Union[SendMessage, Dial, ProbePeer, SlotAction]"
 class Peer(NamedTuple):
     """The state of one supervisor."""
 
-    terms: Terms
+    terms: JobTerms
     local_slot: str
     mode: Mode
     term: int
@@ -119,12 +120,12 @@ class Peer(NamedTuple):
 Step: TypeAlias = "Tuple[Peer, List[PeerAction]]"
 
 
-def ranked(terms: Terms) -> List[str]:
+def ranked(terms: JobTerms) -> List[str]:
     """Return all slots by rank."""
     return sorted((member.slot for member in terms.slots), key=task_rank)
 
 
-def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
+def begin(terms: JobTerms, local_slot: str, slot: Slot, now: float) -> Step:
     """Return the state of a supervisor in a new job: the first slot by rank leads, and all prepare an attempt."""
     leader = ranked(terms)[0]
     gang = scheduling.form_gang(terms, leader, now)
@@ -137,7 +138,7 @@ def begin(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
     return _settle(peer, actions, now)
 
 
-def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason: Reason, now: float) -> Step:
+def resume(terms: JobTerms, local_slot: str, slot: Slot, last: DesiredState, reason: Reason, now: float) -> Step:
     """Return the state of a supervisor that replaces a killed one whose processes were all ended."""
     slot = reconciler.update_status(slot._replace(desired=last), attempt=last.attempt, reason=reason, closed=True)
     if terms.queued:  # whether its host was locked is unknown; to lock it again has no effect
@@ -148,11 +149,11 @@ def resume(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, reason
     if last.stage is Stage.RESULT:
         return _step_slot(peer, last)
     if local_slot == last.leader:
-        return _settle(*_lead(peer, End(Outcome.FAILED, local_slot, reason), {}, now), now)
+        return _settle(*_lead(peer, Ending(Outcome.FAILED, local_slot, reason), {}, now), now)
     return _settle(peer, [Dial(last.leader)], now)
 
 
-def _resume_queue(terms: Terms, local_slot: str, slot: Slot, last: DesiredState, now: float) -> Step:
+def _resume_queue(terms: JobTerms, local_slot: str, slot: Slot, last: DesiredState, now: float) -> Step:
     peer = Peer(
         terms,
         local_slot,
@@ -169,7 +170,7 @@ def _resume_queue(terms: Terms, local_slot: str, slot: Slot, last: DesiredState,
     return _settle(peer._replace(mode=Mode.LEADING, term=gang.term, gang=gang, joined=True), [], now)
 
 
-def join(terms: Terms, local_slot: str, slot: Slot, now: float) -> Step:
+def join(terms: JobTerms, local_slot: str, slot: Slot, now: float) -> Step:
     """Return the state of a supervisor whose host replaces a lost one: it seeks the leader."""
     first = next(name for name in ranked(terms) if name != local_slot)
     members = by_rank([member for member in terms.slots if member.task])
@@ -348,10 +349,10 @@ def _leader_lost(peer: Peer, clause: str, now: float) -> Step:
     lost = {**peer.lost, peer.leader: message}
     peer = peer._replace(lost=lost, joined=False)
     if peer.slot.status.stop_grace_s is not None:
-        return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)
+        return _finish_isolated(peer, Ending(Outcome.CANCELLED, "", Reason("stopped on request")), now)
     reason = Reason(message, ReasonKind.HOST_LOST)
     if not _can_continue(peer):
-        return _finish_isolated(peer, End(Outcome.FAILED, peer.leader, reason), now)
+        return _finish_isolated(peer, Ending(Outcome.FAILED, peer.leader, reason), now)
     peer, actions = _stop_local_task(peer, reason)
     return _seek_leader(peer, actions, now)
 
@@ -381,7 +382,7 @@ def _stop_local_task(peer: Peer, reason: Reason) -> Step:
     desired_state = peer.slot.desired
     if desired_state is None or desired_state.stage in (Stage.WAIT, Stage.RESULT):
         return peer, []
-    grace_s = min(peer.terms.grace_s, scheduling.FAILURE_GRACE_S)
+    grace_s = min(peer.terms.grace_s, defaults.KILL_AFTER_FAILURE_S)
     return _step_slot(
         peer, desired_state._replace(stage=Stage.STOP, reason=reason, first_failed_slot=peer.leader, grace_s=grace_s)
     )
@@ -395,7 +396,7 @@ def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     may_lead = _may_lead(peer)
     if not may_lead and not others:
         # It never took part in the job: the result of any other host takes precedence.
-        end = End(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found"))
+        end = Ending(Outcome.LOST, peer.local_slot, Reason("no agent of the job was found"))
         return _finish_isolated(peer, end, now)
     candidate = min([*others, peer.local_slot] if may_lead else others, key=task_rank)
     term = peer.term if may_lead else 0  # so that the others do not wait for this host to lead
@@ -403,12 +404,12 @@ def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
     if candidate != peer.local_slot:
         return peer, [*actions, Dial(candidate)]
     reason = Reason(peer.lost.get(peer.leader, ""), ReasonKind.HOST_LOST)
-    end = End(Outcome.FAILED, peer.leader, reason, host_lost=peer.leader in peer.lost)
+    end = Ending(Outcome.FAILED, peer.leader, reason, host_lost=peer.leader in peer.lost)
     peer, more = _lead(peer, end, dict(peer.lost), now)
     return peer, [*actions, *more]
 
 
-def _lead(peer: Peer, end: End, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
+def _lead(peer: Peer, end: Ending, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
     last = peer.slot.desired
     if last is None:
         return peer, []
@@ -426,7 +427,7 @@ def _lead(peer: Peer, end: End, lost: Dict[str, str], now: float, *, isolated: b
     return peer, []
 
 
-def _finish_isolated(peer: Peer, end: End, now: float) -> Step:
+def _finish_isolated(peer: Peer, end: Ending, now: float) -> Step:
     """End the local part of the job with the result as far as it is known here."""
     lost = {member.slot: "" for member in peer.terms.slots if member.slot != peer.local_slot}
     return _lead(peer, end, {**lost, **peer.lost}, now, isolated=True)
@@ -559,7 +560,7 @@ def _leader_timed_out(peer: Peer, now: float) -> Step:
     if peer.cut_off:
         first = next(iter(peer.lost))
         reason = Reason(f"{peer.lost[first]}; others still reach it", ReasonKind.HOST_LOST)
-        return _finish_isolated(peer, End(Outcome.FAILED, first, reason), now)
+        return _finish_isolated(peer, Ending(Outcome.FAILED, first, reason), now)
     if peer.candidate in peer.connected:
         return peer._replace(mode_since=now), []
     return _seek_leader(peer._replace(passed_over=peer.passed_over | {peer.candidate}), [], now)
@@ -571,4 +572,4 @@ def _stop_requested(peer: Peer, grace_s: float, now: float) -> Step:
     peer = peer._replace(slot=reconciler.update_status(peer.slot, stop_grace_s=grace_s))
     if peer.joined:
         return peer, []
-    return _finish_isolated(peer, End(Outcome.CANCELLED, "", Reason("stopped on request")), now)
+    return _finish_isolated(peer, Ending(Outcome.CANCELLED, "", Reason("stopped on request")), now)

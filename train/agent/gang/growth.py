@@ -11,7 +11,7 @@ from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newer
 from train.agent.gang import readiness
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.protocol.records import Member, Reason, ReasonKind
 from train.agent.protocol.wording import join_names
 
@@ -50,7 +50,7 @@ def is_due(growth: Growth, snapshot: Optional[Snapshot], attempt: int) -> bool:
     return bool(growth.candidates) and fresh
 
 
-def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, Facts]) -> Tuple[str, ...]:
+def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, ReadinessFacts]) -> Tuple[str, ...]:
     """Return why a slot cannot take part, as far as this is known before its port is probed.
 
     Args:

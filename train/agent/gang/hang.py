@@ -53,7 +53,7 @@ _ASKING = "SYN_SENT"
 _SHUTDOWN = re.compile(r"/threading\.py _shutdown")
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """A TCP connection as one of its ends sees it."""
 
     local: str  # address and port
@@ -66,7 +66,7 @@ class Connection(NamedTuple):
         return f"{self.local} > {self.remote} {self.state} {self.unsent} unsent {self.unread} unread"
 
 
-def read_connection(text: str) -> Connection:
+def read_connection(text: str) -> TcpConnection:
     """Return a connection from its text.
 
     Raises:
@@ -75,7 +75,7 @@ def read_connection(text: str) -> Connection:
     words = text.split()
     if len(words) != 8 or words[1] != ">":
         raise ValueError(f"not a connection: {text!r}")
-    return Connection(words[0], words[2], words[3], int(words[4]), int(words[6]))
+    return TcpConnection(words[0], words[2], words[3], int(words[4]), int(words[6]))
 
 
 def main_first(text: str) -> str:
@@ -103,7 +103,7 @@ def threads_of(text: str) -> List[Tuple[str, List[str]]]:
     return threads
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """One call on a stack."""
 
     file: str
@@ -128,7 +128,7 @@ class Activity(NamedTuple):
     busy: bool = False  # it uses the CPU
 
 
-Stack: TypeAlias = "List[Frame]"
+Stack: TypeAlias = "List[StackFrame]"
 
 # Clause for one task, and for several.
 _CLAUSES = {
@@ -171,10 +171,10 @@ def find_activity(inspection: HangInspection) -> Activity:
 
 def _frames(lines: Sequence[str]) -> Stack:
     matches = (_FRAME.fullmatch(line) for line in lines)
-    return [Frame(*match.groups()) for match in matches if match]
+    return [StackFrame(*match.groups()) for match in matches if match]
 
 
-def _is_user_code(frame: Frame) -> bool:
+def _is_user_code(frame: StackFrame) -> bool:
     return not (_STANDARD.search(frame.file) or _INSTALLED.search(frame.file))
 
 

@@ -34,7 +34,7 @@ _ALL_TCP = "(all TCP among the hosts of the fleet)"
 _PACKAGES = {"tensorflow": "TensorFlow", "keras": "Keras", "tf_keras": "tf-keras"}
 
 
-class Facts(NamedTuple):
+class ReadinessFacts(NamedTuple):
     """The properties of its host that an agent reports when it joins."""
 
     versions: Dict[str, str]  # installed versions of python, tensorflow, keras, tf_keras
@@ -44,7 +44,7 @@ class Facts(NamedTuple):
     machine: str = ""  # x86_64, aarch64; empty: unknown
 
 
-class Verdict(NamedTuple):
+class Readiness(NamedTuple):
     """Why the gang cannot start, and the warnings if it can; one sentence each."""
 
     problems: Tuple[str, ...]
@@ -81,7 +81,7 @@ def visible(gpus: Sequence[str], given: Optional[str]) -> List[str]:
     return result
 
 
-def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs) -> Verdict:
+def verdict(members: Sequence[Member], facts: Mapping[str, ReadinessFacts], pairs: Pairs) -> Readiness:
     """Decide whether the gang of `members` may start; all facts and every pair of `probed_tasks` must be known."""
     reported = {member.task: facts[member.task] for member in members if member.task in facts}
     problems = [
@@ -100,7 +100,7 @@ def verdict(members: Sequence[Member], facts: Mapping[str, Facts], pairs: Pairs)
     first = next(iter(blamed)) if len(blamed) == 1 else ""
     kind = problems[0].kind if problems else ReasonKind.OTHER
     texts = tuple(problem.text for problem in problems)
-    return Verdict(texts, tuple(_warnings(members, reported)), first, kind)
+    return Readiness(texts, tuple(_warnings(members, reported)), first, kind)
 
 
 def _label(member: Member) -> str:
@@ -197,7 +197,7 @@ def _advice(clause: str, targets: Sequence[Member]) -> str:
 # --- properties of the hosts ---------------------------------------------------------------------------------------
 
 
-def _disk_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _disk_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
     for member in members:
         host_facts = facts.get(member.task)
         if host_facts is not None and host_facts.disk_free < DISK_RESERVE:
@@ -209,8 +209,8 @@ def _disk_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Ite
             )
 
 
-def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
-    def free(host_facts: Facts) -> str:
+def _disk_warnings(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[str]:
+    def free(host_facts: ReadinessFacts) -> str:
         return readable_size(host_facts.disk_free) if DISK_RESERVE <= host_facts.disk_free < DISK_LOW else ""
 
     groups = _group_by(members, facts, free)
@@ -222,7 +222,9 @@ def _disk_warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Ite
 Groups: TypeAlias = "Dict[str, List[Member]]"
 
 
-def _group_by(members: Sequence[Member], facts: Mapping[str, Facts], key: Callable[[Facts], str]) -> Groups:
+def _group_by(
+    members: Sequence[Member], facts: Mapping[str, ReadinessFacts], key: Callable[[ReadinessFacts], str]
+) -> Groups:
     groups: Groups = {}
     for member in members:
         if member.task in facts:
@@ -243,14 +245,14 @@ def _find_outlier(groups: Groups) -> str:
     return sizes[0][1] if len(sizes) == 2 and sizes[0][0] == 1 < sizes[1][0] else ""
 
 
-def _release_of(package: str) -> Callable[[Facts], str]:
-    def release(host_facts: Facts) -> str:
+def _release_of(package: str) -> Callable[[ReadinessFacts], str]:
+    def release(host_facts: ReadinessFacts) -> str:
         return ".".join(host_facts.versions.get(package, "none").split(".")[:2])
 
     return release
 
 
-def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _version_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
     for name, title in _PACKAGES.items():
         groups = _group_by(members, facts, _release_of(name))
         if name != "tensorflow":  # the script may not need the other packages
@@ -264,7 +266,7 @@ def _version_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> 
             )
 
 
-def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _architecture_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
     training = [member for member in members if parse_task(member.task)[0] in TRAINING]
     groups = _group_by(training, facts, lambda host_facts: host_facts.machine)
     groups.pop("", None)
@@ -275,7 +277,7 @@ def _architecture_problems(members: Sequence[Member], facts: Mapping[str, Facts]
         )
 
 
-def _gpu_problems(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[_Problem]:
+def _gpu_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
     kinds = {parse_task(member.task)[0] for member in members}
     computing = ("worker",) if "ps" in kinds else TRAINING  # a coordinator does not compute
     training = [member for member in members if parse_task(member.task)[0] in computing]
@@ -293,7 +295,7 @@ def _describe_gpus(names: Sequence[str]) -> str:
     return ", ".join(f"{list(names).count(kind)} x {kind}" for kind in kinds) if names else "none"
 
 
-def _warnings(members: Sequence[Member], facts: Mapping[str, Facts]) -> Iterator[str]:
+def _warnings(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[str]:
     yield from _disk_warnings(members, facts)
     pythons = _group_by(members, facts, _release_of("python"))
     if len(pythons) > 1:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.probing import probe_targets
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     NO_REASON,
@@ -34,7 +34,7 @@ class Reserved(NamedTuple):
     port: int
 
 
-class Restored(NamedTuple):
+class CheckpointRestored(NamedTuple):
     """The checkpoint directory was prepared for `attempt`, or could not be (`problem`)."""
 
     attempt: int
@@ -110,7 +110,7 @@ class Claimed(NamedTuple):
 
     attempt: int
     port: int  # reserved for the task of `attempt`
-    facts: Optional[Facts] = None
+    facts: Optional[ReadinessFacts] = None
 
 
 class Preempted(NamedTuple):
@@ -132,7 +132,7 @@ class EndScheduled(NamedTuple):
 
 
 SlotEvent: TypeAlias = (
-    "Union[DesiredState, Reserved, Restored, HeldAtGate, PortsProbed, Exited, Closed, "
+    "Union[DesiredState, Reserved, CheckpointRestored, HeldAtGate, PortsProbed, Exited, Closed, "
     "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted, EndScheduled, "
     "MaintenanceScheduled]"
 )
@@ -150,7 +150,7 @@ class Reserve(NamedTuple):
     attempt: int
 
 
-class Restore(NamedTuple):
+class RestoreCheckpoint(NamedTuple):
     """Make the checkpoint directory equal to a snapshot; None means empty."""
 
     attempt: int
@@ -158,7 +158,7 @@ class Restore(NamedTuple):
     sources: Tuple[Source, ...]
 
 
-class Fetch(NamedTuple):
+class FetchCheckpoint(NamedTuple):
     """Copy a snapshot to this host in the background."""
 
     snapshot: Snapshot
@@ -226,7 +226,7 @@ class Finish(NamedTuple):
 
 
 SlotAction: TypeAlias = (
-    "Union[Claim, Reserve, Restore, Fetch, Spawn, ProbePorts, "
+    "Union[Claim, Reserve, RestoreCheckpoint, FetchCheckpoint, Spawn, ProbePorts, "
     "OpenGate, Notify, InspectTask, EndTask, CopyUnlimited, ReportAttemptEnd, Finish]"
 )
 
@@ -360,7 +360,7 @@ def _apply_claimed(slot: Slot, event: Claimed) -> Slot:
     return update_status(slot, port=event.port) if event.attempt == slot.attempt else slot
 
 
-def _apply_restored(slot: Slot, event: Restored) -> Slot:
+def _apply_restored(slot: Slot, event: CheckpointRestored) -> Slot:
     slot = _update_work(slot, restored=not event.problem, restoring=False, checkpoint=event.checkpoint)
     return _fail(slot, event.problem)
 
@@ -372,7 +372,7 @@ def _apply_closed(slot: Slot, _: Closed) -> Slot:
 
 _TRANSITIONS: Dict[type, Callable[[Slot, Any], Slot]] = {
     Reserved: lambda slot, event: update_status(_update_work(slot, reserving=False), port=event.port),
-    Restored: _apply_restored,
+    CheckpointRestored: _apply_restored,
     Failed: lambda slot, event: _fail(_update_work(slot, reserving=False, restoring=False), event.reason),
     HeldAtGate: lambda slot, _: update_status(slot, held=True),
     PortsProbed: lambda slot, event: update_status(slot, probe_results=event.errors),
@@ -449,7 +449,9 @@ def _prepare_task(slot: Slot, desired: DesiredState) -> Step:
     if not slot.status.port:  # it replaces a slot whose loss the leader has not noticed yet
         return _copy_checkpoint(slot, desired)
     if not slot.work.restored:
-        return _update_work(slot, restoring=True), [Restore(slot.attempt, desired.snapshot, tuple(desired.sources))]
+        return _update_work(slot, restoring=True), [
+            RestoreCheckpoint(slot.attempt, desired.snapshot, tuple(desired.sources))
+        ]
     spawn = Spawn(slot.attempt, desired.task_of(slot.name), tuple(desired.members), slot.work.checkpoint)
     return update_status(_update_work(slot, spawned=True), closed=False), [spawn]
 
@@ -488,4 +490,4 @@ def _copy_checkpoint(slot: Slot, desired: DesiredState) -> Step:
         or newest(newest_held, snapshot) == newest_held
     ):
         return slot, []
-    return slot._replace(fetching=snapshot), [Fetch(snapshot, tuple(desired.sources))]
+    return slot._replace(fetching=snapshot), [FetchCheckpoint(snapshot, tuple(desired.sources))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
 
+from train import defaults
 from train.agent.checkpoints.snapshot import Snapshot, newer, newest
 from train.agent.gang import growth, readiness
 from train.agent.gang.assignment import (
@@ -27,12 +28,7 @@ from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.states import DesiredState, SlotStatus, Stage, start_delay_s
 from train.agent.protocol.cluster import called
 from train.agent.protocol.records import (
-    GRACE_S,
-    JOIN_TIMEOUT_S,
     LATEST_S,
-    LIFETIME_SAVE_S,
-    LIFETIME_WARN_S,
-    LINK_TIMEOUT_S,
     NO_REASON,
     AttemptEnded,
     Exit,
@@ -54,13 +50,8 @@ if TYPE_CHECKING:
 
 # Added to the grace period, for SIGKILL to take effect and the status to arrive.
 STOP_MARGIN_S = 10.0
-# After a failure no task can make progress, so a longer grace period would not help.
-FAILURE_GRACE_S = 1.0
-# A host may be taken 30 seconds after its notice; the last checkpoint must be copied by then.
-PREEMPTION_GRACE_S = 20.0
 # Until every agent has reported which ports it reaches.
 CHECK_TIMEOUT_S = 25.0
-LONGEST_BACKOFF_S = 60.0
 # TensorFlow's PreemptionCheckpointHandler exits with this code after it has written the checkpoint.
 # Source: tf.distribute.experimental.TerminationConfig
 RESTART_EXIT_CODE = 42
@@ -81,15 +72,15 @@ _REPORT_PAUSE_S = 0.2  # between two attempts; all slots receive, and report, th
 _FIXED_CHECKPOINT_STAGES = (Stage.LAUNCH, Stage.CHECK)  # all slots must start from the same checkpoint
 
 
-class Terms(NamedTuple):
+class JobTerms(NamedTuple):
     """The parameters of a job, fixed when it was committed."""
 
     job: str
     slots: Tuple[Member, ...]  # with the tasks of the first attempt; spares have none
     policy: Policy = Policy()
-    grace_s: float = GRACE_S
-    join_timeout_s: float = JOIN_TIMEOUT_S
-    link_timeout_s: float = LINK_TIMEOUT_S
+    grace_s: float = defaults.GRACE_S
+    join_timeout_s: float = defaults.JOIN_TIMEOUT_S
+    link_timeout_s: float = defaults.LINK_TIMEOUT_S
     resume: Optional[Tuple[int, int]] = None  # attempt and number of the snapshot from which the job continues
     joinable: Tuple[str, ...] = ()  # slots that may join the running job; without an address until they have
     queued: bool = False  # the job waits for the end of an earlier one
@@ -105,7 +96,7 @@ class Terms(NamedTuple):
         return sum(not member.task and member.slot not in self.joinable for member in self.slots)
 
 
-class End(NamedTuple):
+class Ending(NamedTuple):
     """Why an attempt ends."""
 
     outcome: Outcome
@@ -125,7 +116,7 @@ class HangWatch(NamedTuple):
     reported: bool = False  # until there is progress again
 
 
-class Queue(NamedTuple):
+class QueueState(NamedTuple):
     """The state of a job that waits for an earlier one."""
 
     gathered: bool = False  # every slot with a task has reported once: the job can start without its client
@@ -143,7 +134,7 @@ class Evaluation(NamedTuple):
 class Gang(NamedTuple):
     """The state of a job at its leader; points in time are seconds of a monotonic clock."""
 
-    terms: Terms
+    terms: JobTerms
     local_slot: str
     term: int
     attempt: int
@@ -162,7 +153,7 @@ class Gang(NamedTuple):
     leaving: FrozenSet[str] = frozenset()  # slots whose hosts are stopped for maintenance soon
     leaving_since: Optional[Snapshot] = None  # newest checkpoint when a host was last announced to leave
     warned_of: Optional[float] = None  # the end of the lifetime of which the user was warned
-    end: Optional[End] = None
+    end: Optional[Ending] = None
     ended_at: float = 0.0  # when the end of the attempt was decided; its tasks end after that
     grace_s: float = 0.0
     fenced_until: float = 0.0  # lost slots have noticed the loss and ended their tasks by then
@@ -173,18 +164,18 @@ class Gang(NamedTuple):
     evaluation: Evaluation = Evaluation()
     growth: Growth = Growth()
     joined: Tuple[Member, ...] = ()  # slots of `terms.joinable` that have joined, without their tasks
-    queue: Queue = Queue()
+    queue: QueueState = QueueState()
     last_lost_at: float = 0.0  # when a connected host was last lost
     isolated: bool = False
     start_delay_s: float = 0.0
     result: Optional[JobResult] = None
 
 
-def _fence_s(terms: Terms) -> float:
-    return BEAT_FRACTION * terms.link_timeout_s + FAILURE_GRACE_S + _KILL_S
+def _fence_s(terms: JobTerms) -> float:
+    return BEAT_FRACTION * terms.link_timeout_s + defaults.KILL_AFTER_FAILURE_S + _KILL_S
 
 
-def form_gang(terms: Terms, local_slot: str, now: float, term: int = 1) -> Gang:
+def form_gang(terms: JobTerms, local_slot: str, now: float, term: int = 1) -> Gang:
     """Return a gang in its first attempt, before any status was received."""
     members = _members(terms, initial_assignments(terms.slots), {})
     stage = Stage.LAUNCH if terms.resume is None else Stage.RESERVE  # which waits for the hosts that hold it
@@ -193,7 +184,7 @@ def form_gang(terms: Terms, local_slot: str, now: float, term: int = 1) -> Gang:
 
 
 def take_over(
-    terms: Terms, last: DesiredState, local_slot: str, now: float, *, end: End, lost: Dict[str, str], term: int
+    terms: JobTerms, last: DesiredState, local_slot: str, now: float, *, end: Ending, lost: Dict[str, str], term: int
 ) -> Gang:
     """Return a gang whose leader was lost and that `local_slot` leads now: the attempt ends, statuses are unknown.
 
@@ -212,7 +203,7 @@ def take_over(
     if lost:
         gang = gang._replace(fenced_until=now + _fence_s(terms))
     if last.trained and end.outcome is Outcome.FAILED:
-        end = End(Outcome.SUCCEEDED)
+        end = Ending(Outcome.SUCCEEDED)
     elif last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
         end = end._replace(reason=last.reason, first_failed_slot=last.first_failed_slot, host_lost=last.preempted)
     return _end_attempt(gang, end, now)
@@ -276,7 +267,7 @@ def _shorten_stop(gang: Gang) -> Gang:
     """
     if gang.stage is not Stage.STOP or not _is_growth(gang.end):
         return gang
-    return gang._replace(grace_s=min(gang.grace_s, FAILURE_GRACE_S))
+    return gang._replace(grace_s=min(gang.grace_s, defaults.KILL_AFTER_FAILURE_S))
 
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
@@ -318,7 +309,7 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
 
 def desired_state(gang: Gang) -> DesiredState:
     """Return the state that all slots have to reach now."""
-    end = gang.end or End(Outcome.SUCCEEDED)
+    end = gang.end or Ending(Outcome.SUCCEEDED)
     sources = [
         report.source
         for slot, report in sorted(gang.statuses.items() if gang.snapshot is not None else ())
@@ -349,11 +340,11 @@ def desired_state(gang: Gang) -> DesiredState:
     )
 
 
-def _summarize(end: End) -> Reason:
+def _summarize(end: Ending) -> Reason:
     return end.reason._replace(text=end.summary or end.reason.text)
 
 
-def _attempt_ended(gang: Gang, end: End) -> AttemptEnded:
+def _attempt_ended(gang: Gang, end: Ending) -> AttemptEnded:
     reason, first = _summarize(end), _display_name(gang, end.first_failed_slot)
     retry_s = round(_retry_time(gang) - gang.began_at, 3)
     ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, _exits(gang), retry_s)
@@ -442,7 +433,7 @@ def _unready_slots(gang: Gang) -> List[str]:
     return [report.slot for report in statuses if not report.held or report.facts is None]
 
 
-def _members(terms: Terms, assignments: Assignments, statuses: Mapping[str, SlotStatus]) -> Tuple[Member, ...]:
+def _members(terms: JobTerms, assignments: Assignments, statuses: Mapping[str, SlotStatus]) -> Tuple[Member, ...]:
     """Return the tasks with the current addresses and ports; another host may have replaced that of a slot."""
     members = []
     by_slot = {member.slot: member for member in terms.slots}
@@ -525,11 +516,11 @@ def _checkpoint_holders(gang: Gang) -> List[str]:
     return [slot for slot in sorted(gang.connected) if gang.statuses[slot].snapshot == gang.snapshot]
 
 
-def _find_preemption(gang: Gang) -> Optional[End]:
+def _find_preemption(gang: Gang) -> Optional[Ending]:
     """Return the end of an attempt that loses a host to preemption, or None."""
     for slot in _required_slots(gang):
         if _is_preempted(gang, slot) and _status_of(gang, slot).exit != Exit(code=0):
-            return End(
+            return Ending(
                 Outcome.FAILED,
                 slot,
                 Reason(f"{_describe_slot(gang, slot)} was preempted", ReasonKind.PREEMPTED),
@@ -538,7 +529,7 @@ def _find_preemption(gang: Gang) -> Optional[End]:
     return None
 
 
-def _find_failure(gang: Gang) -> Optional[End]:
+def _find_failure(gang: Gang) -> Optional[Ending]:
     """Return the first failure among the tasks and their hosts, or None."""
     if not (gang.eventful or gang.lost):  # the usual case, which a leader of many hosts meets at each message
         return None
@@ -552,22 +543,22 @@ def _find_failure(gang: Gang) -> Optional[End]:
             return failed
     for slot, reason in gang.lost.items():
         if slot in required:
-            return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
+            return Ending(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return None
 
 
-def _task_failure(gang: Gang, slot: str) -> Optional[End]:
+def _task_failure(gang: Gang, slot: str) -> Optional[Ending]:
     """Return how the task of a slot failed, or None if it did not."""
     report = _status_of(gang, slot)
     if report.reason and (report.exit is not None or report.closed):
-        return End(Outcome.FAILED, slot, report.reason, report.exit)
+        return Ending(Outcome.FAILED, slot, report.reason, report.exit)
     if report.exit is None or (gang.stage is Stage.GO and report.exit.code == 0):
         return None
     name = _display_name(gang, slot)
     if gang.stage is not Stage.GO:
-        return End(Outcome.FAILED, slot, Reason(f"{name} ended before the start"), report.exit)
+        return Ending(Outcome.FAILED, slot, Reason(f"{name} ended before the start"), report.exit)
     kind = ReasonKind.OTHER if report.exit.signal is None else ReasonKind.KILLED
-    return End(Outcome.FAILED, slot, Reason(describe_exit(name, report.exit), kind), report.exit)
+    return Ending(Outcome.FAILED, slot, Reason(describe_exit(name, report.exit), kind), report.exit)
 
 
 # --- stages --------------------------------------------------------------------------------------------------------
@@ -585,9 +576,9 @@ def _enforce_job_timeout(gang: Gang, now: float) -> Gang:
     if not late or gang.stage in (Stage.STOP, Stage.RESULT):
         return gang
     if gang.evaluation.trained_at is not None:
-        return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
+        return _end_attempt(gang, Ending(Outcome.SUCCEEDED), now)
     text = f"the job ran longer than {gang.terms.policy.timeout_s:g} s (--timeout)"
-    return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.TIMEOUT), final=True), now)
+    return _end_attempt(gang, Ending(Outcome.FAILED, "", Reason(text, ReasonKind.TIMEOUT), final=True), now)
 
 
 # --- lifetime of the hosts -----------------------------------------------------------------------------------------
@@ -605,7 +596,7 @@ def _update_lifetime(gang: Gang) -> Gang:
 
 def _last_moment(gang: Gang) -> Optional[float]:
     """Return when the tasks must be ended, so that their last checkpoint is copied by the end of the lifetime."""
-    return None if gang.lifetime_end is None else gang.lifetime_end - gang.terms.grace_s - LIFETIME_SAVE_S
+    return None if gang.lifetime_end is None else gang.lifetime_end - gang.terms.grace_s - defaults.LIFETIME_SAVE_S
 
 
 def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
@@ -614,7 +605,7 @@ def _lifetime_deadlines(gang: Gang) -> List[Optional[float]]:
         return [_saved_by(gang)] if gang.end is not None and gang.end.reason.kind is ReasonKind.LIFETIME else []
     if last is None:
         return []
-    return [last, None if _is_warned(gang) else last - LIFETIME_WARN_S]
+    return [last, None if _is_warned(gang) else last - defaults.LIFETIME_WARN_S]
 
 
 def _is_warned(gang: Gang) -> bool:
@@ -627,11 +618,11 @@ def _enforce_lifetime(gang: Gang, now: float) -> Gang:
     """Warn of the end of the hosts' lifetime; end the job in time to copy its last checkpoint to all hosts."""
     gang = _update_lifetime(gang)
     last = _last_moment(gang)
-    if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - LIFETIME_WARN_S:
+    if last is None or gang.stage in (Stage.STOP, Stage.RESULT) or now < last - defaults.LIFETIME_WARN_S:
         return gang
     if now >= last:
-        over = End(Outcome.FAILED, "", Reason(_LIFETIME_OVER, ReasonKind.LIFETIME), final=True)
-        return _end_attempt(gang, over if gang.evaluation.trained_at is None else End(Outcome.SUCCEEDED), now)
+        over = Ending(Outcome.FAILED, "", Reason(_LIFETIME_OVER, ReasonKind.LIFETIME), final=True)
+        return _end_attempt(gang, over if gang.evaluation.trained_at is None else Ending(Outcome.SUCCEEDED), now)
     if _is_warned(gang):
         return gang
     minutes = max(1, round((last - now) / _MINUTE_S))
@@ -653,12 +644,12 @@ def _watch_for_idleness(gang: Gang, now: float) -> Gang:
     if now - active_at < limit_s:
         return gang
     text = f"no task was active for {limit_s / _MINUTE_S:g} min (--idle-timeout of the hosts)"
-    return _end_attempt(gang, End(Outcome.FAILED, "", Reason(text, ReasonKind.LIFETIME), final=True), now)
+    return _end_attempt(gang, Ending(Outcome.FAILED, "", Reason(text, ReasonKind.LIFETIME), final=True), now)
 
 
 def _saved_by(gang: Gang) -> float:
     """Return when the result is recorded, whatever is still being copied: the hosts power off soon."""
-    copied_by = gang.ended_at + gang.grace_s + LIFETIME_SAVE_S
+    copied_by = gang.ended_at + gang.grace_s + defaults.LIFETIME_SAVE_S
     return (copied_by if gang.lifetime_end is None else min(copied_by, gang.lifetime_end)) - _SAVED_S
 
 
@@ -674,20 +665,20 @@ def _saves(gang: Gang, now: float) -> bool:
 def _apply_stop_request(gang: Gang, grace_s: float, now: float) -> Gang:
     if gang.stage is Stage.RESULT or (gang.end is not None and gang.end.outcome is Outcome.CANCELLED):
         return gang
-    end = End(Outcome.CANCELLED, "", Reason("stopped on request"))
+    end = Ending(Outcome.CANCELLED, "", Reason("stopped on request"))
     if gang.stage is Stage.STOP:  # it is ending and will not restart
         failed = gang.end is not None and gang.end.outcome is Outcome.FAILED and not _should_restart(gang)
         return gang if failed else gang._replace(end=end)
     return _end_attempt(gang, end, now, grace_s)
 
 
-def _end_attempt(gang: Gang, end: End, now: float, grace_s: Optional[float] = None) -> Gang:
+def _end_attempt(gang: Gang, end: Ending, now: float, grace_s: Optional[float] = None) -> Gang:
     if _fails_by_growth(gang, end):
         gang, end = _reject(gang, end)
     if grace_s is None:
         hopeless = end.outcome is Outcome.FAILED and not end.final and not _is_growth(end)
         is_taken = _is_preempted(gang, end.first_failed_slot) or end.first_failed_slot in gang.leaving
-        longest_s = PREEMPTION_GRACE_S if is_taken else FAILURE_GRACE_S
+        longest_s = defaults.KILL_AFTER_PREEMPTION_S if is_taken else defaults.KILL_AFTER_FAILURE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
     return _enter(gang._replace(end=end, ended_at=now, grace_s=grace_s), Stage.STOP, now)
 
@@ -726,7 +717,7 @@ def _advance_reserve(gang: Gang, now: float) -> Gang:
         if now < gang.began_at + gang.terms.join_timeout_s:
             return gang
         reason = Reason("no host reports the checkpoint from which the job continues")
-        return _end_attempt(gang, End(Outcome.FAILED, "", reason, final=True), now)
+        return _end_attempt(gang, Ending(Outcome.FAILED, "", reason, final=True), now)
     if gang.snapshot is not None and not _checkpoint_holders(gang):
         if now < gang.began_at + _HOLDER_TIMEOUT_S:
             return gang
@@ -768,7 +759,9 @@ def _enforce_join_timeout(gang: Gang, missing: List[str], now: float) -> Gang:
     gang = gang._replace(lost={**gang.lost, **lost})
     first = next(iter(lost), missing[0])
     reason = Reason(text, ReasonKind.NOT_JOINED)
-    return _end_attempt(gang, End(Outcome.FAILED, first, reason, final=not gang.started, host_lost=bool(lost)), now)
+    return _end_attempt(
+        gang, Ending(Outcome.FAILED, first, reason, final=not gang.started, host_lost=bool(lost)), now
+    )
 
 
 def _advance_check(gang: Gang, now: float) -> Gang:
@@ -788,7 +781,7 @@ def _advance_check(gang: Gang, now: float) -> Gang:
     }
     verdict = readiness.verdict(gang.members, facts, pairs)
     if verdict.problems:
-        end = End(
+        end = Ending(
             Outcome.FAILED,
             _find_slot(gang, verdict.first_failed_task),
             Reason("\n".join(verdict.problems), verdict.kind),
@@ -828,13 +821,13 @@ def _watch_for_departure(gang: Gang, now: float) -> Gang:
     if not leaving or not is_fresh or not _substitute(gang):
         return gang
     reason = Reason(f"{_describe_slot(gang, leaving[0])} is stopped for maintenance soon", ReasonKind.PREEMPTED)
-    return _end_attempt(gang, End(Outcome.FAILED, leaving[0], reason, host_lost=True), now)
+    return _end_attempt(gang, Ending(Outcome.FAILED, leaving[0], reason, host_lost=True), now)
 
 
 # --- growth --------------------------------------------------------------------------------------------------------
 
 
-def _is_growth(end: Optional[End]) -> bool:
+def _is_growth(end: Optional[Ending]) -> bool:
     return end is not None and end.reason.kind is ReasonKind.GROWTH
 
 
@@ -867,7 +860,7 @@ def _watch_for_growth(gang: Gang, now: float) -> Gang:
         return gang
     workers = count_workers(_assigned_tasks(gang)) + len(candidates)
     names = [_describe_slot(gang, slot) for slot in candidates]
-    return _end_attempt(gang, End(Outcome.FAILED, reason=growth.describe_joining(names, workers)), now)
+    return _end_attempt(gang, Ending(Outcome.FAILED, reason=growth.describe_joining(names, workers)), now)
 
 
 def _reject_misfits(gang: Gang) -> Gang:
@@ -892,7 +885,7 @@ def _reject_misfits(gang: Gang) -> Gang:
     return gang
 
 
-def _fails_by_growth(gang: Gang, end: End) -> bool:
+def _fails_by_growth(gang: Gang, end: Ending) -> bool:
     """Return True if an attempt with new hosts fails before user code runs in it, unless another host was lost."""
     trial = gang.growth.trial if gang.stage in _START_STEPS else frozenset()
     if not trial or end.outcome is not Outcome.FAILED or end.final:
@@ -900,7 +893,7 @@ def _fails_by_growth(gang: Gang, end: End) -> bool:
     return not end.host_lost or end.first_failed_slot in trial
 
 
-def _reject(gang: Gang, end: End) -> Tuple[Gang, End]:
+def _reject(gang: Gang, end: Ending) -> Tuple[Gang, Ending]:
     """Leave out the new hosts of this attempt, whose failure is not one of the job."""
     trial = gang.growth.trial
     reason = growth.describe_rejection(_summarize(end), [_display_name(gang, slot) for slot in sorted(trial)])
@@ -908,7 +901,7 @@ def _reject(gang: Gang, end: End) -> Tuple[Gang, End]:
     gang = gang._replace(growth=state)
     if end.summary:
         gang = gang._replace(notices=(*gang.notices, "; ".join(end.reason.text.splitlines())))
-    return gang, End(Outcome.FAILED, reason=reason)
+    return gang, Ending(Outcome.FAILED, reason=reason)
 
 
 def _decisive_slots(gang: Gang) -> List[str]:
@@ -944,7 +937,7 @@ def _advance_evaluation(gang: Gang, now: float) -> Gang:
     idle = all(min(status.quiet_s, status.idle_s) >= EVALUATION_IDLE_S for status in statuses)
     late = late_at is not None and now >= late_at
     if not statuses or late or (idle and idle_at is not None and now >= idle_at):
-        return _end_attempt(gang, End(Outcome.SUCCEEDED), now)
+        return _end_attempt(gang, Ending(Outcome.SUCCEEDED), now)
     return gang
 
 
@@ -978,7 +971,7 @@ def _stop_deadline(gang: Gang) -> float:
     return gang.began_at + gang.grace_s + max(STOP_MARGIN_S, gang.terms.link_timeout_s + 1.0)
 
 
-def _first_cause(gang: Gang) -> Optional[End]:
+def _first_cause(gang: Gang) -> Optional[Ending]:
     """Return the end with its first cause: peers of a lost host may fail before the loss is known."""
     end = gang.end
     if end is None or end.outcome is not Outcome.FAILED or end.final or end.host_lost:
@@ -990,7 +983,7 @@ def _first_cause(gang: Gang) -> Optional[End]:
     for slot, reason in gang.lost.items() if follows else ():
         if slot in _evaluator_slots(gang) or slot in gang.growth.rejected:
             continue
-        return End(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
+        return Ending(Outcome.FAILED, slot, Reason(reason, ReasonKind.HOST_LOST), host_lost=True)
     return end
 
 
@@ -1019,7 +1012,7 @@ def _should_restart(gang: Gang) -> bool:
 def _backoff_s(gang: Gang) -> float:
     if _is_growth(gang.end):
         return 0.0
-    return min(LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
+    return min(defaults.LONGEST_BACKOFF_S, gang.terms.policy.backoff_s * 2.0 ** min(gang.restarts, 20))
 
 
 def _retry_time(gang: Gang) -> float:
@@ -1127,7 +1120,7 @@ def _give_up(gang: Gang, why: str, now: float) -> Gang:
     if _is_growth(end):
         first = next(iter(missing), gang.members[0].slot)
         reason = Reason(f"{_describe_slot(gang, first)} was lost", ReasonKind.HOST_LOST)
-        end, missing = End(Outcome.FAILED, first, reason, host_lost=True), missing[1:]
+        end, missing = Ending(Outcome.FAILED, first, reason, host_lost=True), missing[1:]
     if end is not None and end.host_lost:
         later = [] if end.first_failed_slot in missing else missing
         addition = f"; {_describe_slot(gang, later[0])} was lost after that" if later else ""
@@ -1169,7 +1162,7 @@ def _describe_changes(before: Assignments, after: Assignments) -> str:
 
 
 def _finish(gang: Gang, now: float) -> Gang:
-    end = gang.end or End(Outcome.SUCCEEDED)
+    end = gang.end or Ending(Outcome.SUCCEEDED)
     result = JobResult(
         gang.terms.job,
         gang.attempt,
@@ -1249,7 +1242,7 @@ def _evaluate_inspection(gang: Gang, latest: float, now: float) -> Gang:
         clause = f"no first step within {policy.start_timeout_s:g} s"
     reason = Reason(f"{clause}: {describe_hang(hangs, members)}", ReasonKind.HANG)
     if is_overdue or policy.on_hang is OnHang.RESTART:
-        return _end_attempt(gang, End(Outcome.FAILED, first_failed_slot, reason), now)
+        return _end_attempt(gang, Ending(Outcome.FAILED, first_failed_slot, reason), now)
     return gang._replace(notices=(*gang.notices, reason.text))
 
 

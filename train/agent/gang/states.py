@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Type, Union
 
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.protocol import records
 from train.agent.protocol.records import NO_REASON, Member, Reason, build, to_dict
 from train.agent.protocol.strict_json import parse_json
@@ -110,7 +110,7 @@ class SlotStatus(NamedTuple):
     exit: Optional[records.Exit] = None
     reason: Reason = NO_REASON  # what the agent knows beyond the exit status
     closed: bool = True  # no process of the attempt exists
-    facts: Optional[Facts] = None
+    facts: Optional[ReadinessFacts] = None
     clock: float = 0.0  # time of the host, seconds since the epoch
     address: str = ""  # at which the other hosts reach it now
     link_port: int = 0

@@ -61,6 +61,7 @@ from typing import (
     get_type_hints,
 )
 
+from train import defaults
 from train.agent.protocol.strict_json import JsonError, check_number, check_text, parse_json
 
 if TYPE_CHECKING:
@@ -236,21 +237,6 @@ class Exit(NamedTuple):
 LATEST_S = 1 << 36
 """Later times, in seconds since the epoch, are not valid, although another host may send them: the year 4147."""
 
-GRACE_S = 10.0
-"""Default time between SIGTERM and SIGKILL when a job is stopped."""
-
-LINK_TIMEOUT_S = 10.0
-"""Default time without a message after which a host counts as lost."""
-
-JOIN_TIMEOUT_S = 60.0
-"""Default time that a host waits for the others."""
-
-LIFETIME_SAVE_S = 60.0
-"""Time before the end of the hosts' lifetime, for the last checkpoint to be copied after the tasks have ended."""
-
-LIFETIME_WARN_S = 600.0
-"""Time before the tasks are ended for it, at which the user is warned."""
-
 
 class Policy(NamedTuple):
     """The reaction of a job to failures."""
@@ -260,10 +246,10 @@ class Policy(NamedTuple):
     success: SuccessPolicy = SuccessPolicy.ALL_WORKERS
     min_workers: int = 0  # minimum for a restart; 0: all that the job started with
     max_workers: int = 0  # up to which a running job takes in new hosts; 0: it takes in none
-    backoff_s: float = 0.5  # before the first restart; doubled for each further one
-    host_timeout_s: float = 60.0  # how long a lost host may take to come back, or to be replaced
+    backoff_s: float = defaults.BACKOFF_S  # before the first restart; doubled for each further one
+    host_timeout_s: float = defaults.HOST_TIMEOUT_S  # how long a lost host may take to come back, or to be replaced
     timeout_s: float = 0.0  # for the whole job; 0: none
-    start_timeout_s: float = 600.0  # to the first step of an attempt; 0: none
+    start_timeout_s: float = defaults.START_TIMEOUT_S  # to the first step of an attempt; 0: none
     hang_timeout_s: float = 0.0  # without progress; 0: no hang detection
     on_hang: OnHang = OnHang.REPORT
     preemptions: int = 0  # tolerated losses of a host; -1: no limit
@@ -299,7 +285,7 @@ class Replication(NamedTuple):
     """Replication of checkpoints to all hosts."""
 
     directory: str = ""  # where the script writes them; relative to its working directory; empty: the job's own
-    mib_s: float = 100.0  # maximum number MiB a second leave a host; 0: nothing is replicated
+    mib_s: float = defaults.REPLICATION_MIB_S  # maximum number MiB a second leave a host; 0: nothing is replicated
 
 
 class HeldCheckpoint(NamedTuple):
@@ -339,7 +325,7 @@ class Prepare(NamedTuple):
     entries: List[Entry]
     address: str
     python: str = ""  # empty: find one
-    first_port: int = 2222
+    first_port: int = defaults.FIRST_PORT
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
     join: bool = False  # the job runs already; what this host still has of it is kept
     directory: str = ""  # absolute: the task runs in this directory as it is, and there are no entries
@@ -375,9 +361,9 @@ class Commit(NamedTuple):
     env: Dict[str, str]
     secret_env: Dict[str, str]  # never written anywhere
     attempt: int = 1
-    grace_s: float = GRACE_S
-    join_timeout_s: float = JOIN_TIMEOUT_S
-    link_timeout_s: float = LINK_TIMEOUT_S
+    grace_s: float = defaults.GRACE_S
+    join_timeout_s: float = defaults.JOIN_TIMEOUT_S
+    link_timeout_s: float = defaults.LINK_TIMEOUT_S
     policy: Policy = Policy()
     replication: Replication = Replication()
     join: bool = False  # the job runs already; the task begins with its next attempt
@@ -442,7 +428,7 @@ class Stop(NamedTuple):
 
     job: str
     slot: str
-    grace_s: float = GRACE_S
+    grace_s: float = defaults.GRACE_S
 
 
 class Inspect(NamedTuple):
@@ -454,7 +440,7 @@ class Inspect(NamedTuple):
 class Release(NamedTuple):
     """End all jobs of the fleet on this host, and remove all of the fleet's files, including the agent."""
 
-    grace_s: float = GRACE_S
+    grace_s: float = defaults.GRACE_S
 
 
 class Bootstrap(NamedTuple):

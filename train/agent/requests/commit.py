@@ -13,7 +13,7 @@ from train.agent.checkpoints.store import ReplicaError
 from train.agent.files.boot import store_boot
 from train.agent.files.disk import free_space, read_text, remove_file, write_atomic
 from train.agent.files.journal import write_job
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.states import DesiredState
 from train.agent.host import control
 from train.agent.host.spawn import close_descriptors, fork_released
@@ -114,7 +114,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         paths=paths,
         session=reservation.session,
         umask=umask,
-        facts=Facts(reservation.interpreter.versions, gpus, free, machine=machine),
+        facts=ReadinessFacts(reservation.interpreter.versions, gpus, free, machine=machine),
         port=reservation.port,
         listener=reservation.listener,
         control=listener,

@@ -15,7 +15,7 @@ from train.agent.files.journal import Journal
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.readiness import Facts
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
@@ -61,7 +61,7 @@ class Start(NamedTuple):
     paths: TaskPaths
     session: Dict[str, str]
     umask: int
-    facts: Facts
+    facts: ReadinessFacts
     port: TaskPort
     listener: socket.socket
     control: socket.socket

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List
 
 from train.agent.files.disk import list_names, read_text
-from train.agent.gang.hang import Connection, main_first
+from train.agent.gang.hang import TcpConnection, main_first
 from train.agent.host.processes import Stat, descendants, list_processes, read_stat
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
@@ -33,7 +33,7 @@ Dump: TypeAlias = "Callable[[Callable[[str], None]], None]"
 """Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
 
 
-def connections(pids: Iterable[int], net: str) -> List[Connection]:
+def connections(pids: Iterable[int], net: str) -> List[TcpConnection]:
     """Return all TCP connections of processes, stuck ones first.
 
     Args:
@@ -64,10 +64,10 @@ def sockets_of(pids: Iterable[int]) -> Iterator[str]:
                 yield target[8:-1]
 
 
-def _connection(fields: List[str]) -> Connection:
+def _connection(fields: List[str]) -> TcpConnection:
     unsent, _, unread = fields[4].partition(":")
     state = _STATES.get(int(fields[3], 16), fields[3])
-    return Connection(_end(fields[1]), _end(fields[2]), state, int(unsent, 16), int(unread, 16))
+    return TcpConnection(_end(fields[1]), _end(fields[2]), state, int(unsent, 16), int(unread, 16))
 
 
 def _end(text: str) -> str:

@@ -20,7 +20,7 @@ from train.agent.files.job_marks import job_mark, mark_job
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.scheduling import Terms
+from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import (
     DesiredState,
     Message,
@@ -78,7 +78,7 @@ class Supervisor:
         self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, start.commit.members
         self._pending_close: Optional[reconciler.Closed] = None
         self._on_settled: Callable[[], None] = self._deliver_close
-        self._restoring: Optional[reconciler.Restore] = None
+        self._restoring: Optional[reconciler.RestoreCheckpoint] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._is_evaluator = False  # our task reads checkpoints as they come
         self._replicator_lives = _REPLICATORS
@@ -97,8 +97,8 @@ class Supervisor:
             reconciler.Claim: lambda action: self._queue.claim(action.attempt),
             election.ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
             reconciler.Reserve: self._reserve,
-            reconciler.Restore: self._restore,
-            reconciler.Fetch: self._fetch,
+            reconciler.RestoreCheckpoint: self._restore,
+            reconciler.FetchCheckpoint: self._fetch,
             reconciler.Spawn: self._spawn,
             reconciler.ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
             reconciler.OpenGate: self._open_gate,
@@ -253,7 +253,7 @@ class Supervisor:
 
     def _begin_job(self) -> None:
         commit, start = self._commit, self._start
-        terms = Terms(
+        terms = JobTerms(
             commit.job,
             self._slots,
             commit.policy,
@@ -396,7 +396,7 @@ class Supervisor:
         if restoring is not None and news.restored is not None and news.restored.snapshot == restoring.snapshot:
             self._restoring = None
             self._feed(
-                reconciler.Restored(
+                reconciler.CheckpointRestored(
                     restoring.attempt, news.restored.error, _checkpoint_name(restoring.snapshot, news)
                 )
             )
@@ -409,7 +409,7 @@ class Supervisor:
         if self._replicator_lives <= 0:
             if self._restoring is not None:
                 problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
-                self._feed(reconciler.Restored(self._restoring.attempt, problem))
+                self._feed(reconciler.CheckpointRestored(self._restoring.attempt, problem))
             return
         replicator = self._need_replicator()
         if replicator is None:
@@ -489,17 +489,17 @@ class Supervisor:
         else:
             self._feed(reconciler.Reserved(action.attempt, port))
 
-    def _restore(self, action: reconciler.Restore) -> None:
+    def _restore(self, action: reconciler.RestoreCheckpoint) -> None:
         is_user_directory = bool(self._commit.replication.directory)
         replicator = self._need_replicator()
         if replicator is None or (is_user_directory and action.snapshot is None):
             # Files that were in the user's own directory before the job are kept.
-            self._feed(reconciler.Restored(action.attempt, checkpoint=None if replicator is None else ""))
+            self._feed(reconciler.CheckpointRestored(action.attempt, checkpoint=None if replicator is None else ""))
             return
         self._restoring = action
         replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
 
-    def _fetch(self, action: reconciler.Fetch) -> None:
+    def _fetch(self, action: reconciler.FetchCheckpoint) -> None:
         replicator = self._need_replicator()
         if replicator is not None:
             replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])

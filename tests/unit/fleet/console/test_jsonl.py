@@ -26,7 +26,7 @@ from fleet.events import (
 )
 from tests.docs.schema import check_event
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
-from train.diagnosis.verdict import Kind, Verdict
+from train.diagnosis.verdict import Cause, Verdict
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "json.md"
 STATUS = FleetStatus(
@@ -34,7 +34,7 @@ STATUS = FleetStatus(
     "local",
     (HostStatus("worker-0", "127.0.0.2", 22, True),),
     JobStatus(
-        "j", "t.py", 1, 1.0, (TaskStatus("w", "w"),), verdict=Verdict("w", Kind.KILLED, "w was killed", ("x",))
+        "j", "t.py", 1, 1.0, (TaskStatus("w", "w"),), verdict=Verdict("w", Cause.KILLED, "w was killed", ("x",))
     ),
 )
 

@@ -21,7 +21,7 @@ from fleet.events import (
     describe_maintenance,
 )
 from tests.screen import Screen
-from train.diagnosis.verdict import Kind, Verdict
+from train.diagnosis.verdict import Cause, Verdict
 
 NOW = 1_000_000.0
 HOSTS = (
@@ -142,7 +142,7 @@ def test_how_a_job_ended() -> None:
 
 
 def test_the_first_cause_replaces_the_reasons_of_the_agents() -> None:
-    verdict = Verdict("worker-1", Kind.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
+    verdict = Verdict("worker-1", Cause.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
     job = JobStatus("j", "task.py", 1, NOW, result=FAILED)
     fleet = FleetStatus("demo", "local", HOSTS[:1], replace(job, verdict=verdict))
     lines = render_status([fleet], now=NOW).splitlines()
@@ -154,7 +154,7 @@ def test_the_first_cause_replaces_the_reasons_of_the_agents() -> None:
 def test_an_unknown_cause_is_shown_with_the_last_words_as_train_shows_it() -> None:
     message = "worker-1 exited with code 1; last output: giving up"
     job = JobStatus("j", "task.py", 1, NOW, result=FAILED)
-    unknown = replace(job, verdict=Verdict("worker-1", Kind.UNKNOWN, message))
+    unknown = replace(job, verdict=Verdict("worker-1", Cause.UNKNOWN, message))
     assert render_status([FleetStatus("demo", "local", (), unknown)], now=NOW).endswith(f"{message}\n")
 
 

@@ -17,7 +17,7 @@ from train.agent.protocol.records import (
     ReasonKind,
     TaskState,
 )
-from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Kind
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Cause
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 TWO = MEMBERS[:2]
@@ -68,7 +68,7 @@ def kept(evidence: Evidence) -> int:
 def test_the_task_that_raised_is_named_and_not_the_one_that_was_stopped() -> None:
     verdict = collected().verdict(result())
     assert verdict is not None
-    assert (verdict.task, verdict.kind) == ("worker-1", Kind.SCRIPT_EXCEPTION)
+    assert (verdict.task, verdict.kind) == ("worker-1", Cause.SCRIPT_EXCEPTION)
     assert "ValueError: no" in verdict.message
 
 
@@ -112,7 +112,7 @@ def test_each_attempt_has_its_own_cause() -> None:
     last = evidence.verdict(result(attempt=2)._replace(exits={}))
     assert first is not None
     assert last is not None
-    assert (first.kind, last.kind) == (Kind.SCRIPT_EXCEPTION, Kind.KILLED)
+    assert (first.kind, last.kind) == (Cause.SCRIPT_EXCEPTION, Cause.KILLED)
 
 
 def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() -> None:
@@ -120,12 +120,12 @@ def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() ->
     evidence.of_attempt(ended())
     verdict = evidence.verdict(result(reason=Reason("worker-1 exited with code 1")))
     assert verdict is not None
-    assert verdict.kind is Kind.SCRIPT_EXCEPTION
+    assert verdict.kind is Cause.SCRIPT_EXCEPTION
     late = evidence.verdict(
         result(reason=Reason("the job ran longer than 60 s (--timeout)", ReasonKind.TIMEOUT), first="")
     )
     assert late is not None
-    assert (late.kind, late.task) == (Kind.DEADLINE, "")
+    assert (late.kind, late.task) == (Cause.DEADLINE, "")
 
 
 def test_an_attempt_is_complete_when_all_its_tasks_reported_their_exit() -> None:
@@ -152,7 +152,7 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
     exits = {"worker-0": Exit(code=1)}
     last = evidence.verdict(JobResult("j", 2, Outcome.FAILED, 9.0, "worker-0", "worker-0 exited with code 1", exits))
     assert last is not None
-    assert (last.kind, last.task, last.consequences) == (Kind.PEER_UNREACHABLE, "worker-1", ("worker-0",))
+    assert (last.kind, last.task, last.consequences) == (Cause.PEER_UNREACHABLE, "worker-1", ("worker-0",))
     assert "worker-1 (10.0.0.4)" in last.message
 
 
@@ -166,7 +166,7 @@ def test_the_stack_of_a_stalled_task_is_kept() -> None:
         result(reason=Reason("no progress for 60 s: worker-0 waits for worker-1", ReasonKind.HANG))
     )
     assert verdict is not None
-    assert (verdict.kind, verdict.task, verdict.traceback) == (Kind.HANG, "worker-1", "task.py:7 in load")
+    assert (verdict.kind, verdict.task, verdict.traceback) == (Cause.HANG, "worker-1", "task.py:7 in load")
     assert any("task.py" in line for line in verdict.lines)
 
 

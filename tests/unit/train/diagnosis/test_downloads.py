@@ -7,7 +7,7 @@ import pytest
 
 from train.agent.protocol.records import Exit, Outcome
 from train.diagnosis.cause import diagnose
-from train.diagnosis.verdict import Kind, TaskEvidence, Verdict
+from train.diagnosis.verdict import Cause, TaskEvidence, Verdict
 
 DNS = "[Errno -3] Temporary failure in name resolution"
 POOL = "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /bert/config.json (Caused by NameResolutionError(\"Failed to resolve 'huggingface.co'\"))"
@@ -38,7 +38,7 @@ def failed(exception: str, *, source: str = "train()", before: str = "", functio
 )  # fmt: skip
 def test_a_host_without_internet(exception: str, source: str, url: str, reason: str) -> None:
     verdict = failed(exception, source=source)
-    assert verdict.kind is Kind.DOWNLOAD
+    assert verdict.kind is Cause.DOWNLOAD
     assert f"worker-0 (10.0.0.2) could not download {url}: {reason}" in verdict.message
     assert "so did worker-1" in verdict.message
     assert verdict.downloads == (f"{url} ",)
@@ -72,7 +72,7 @@ def test_a_time_limit_within_get_file_has_the_url_of_the_log() -> None:
 def test_a_package_with_a_cache_of_its_own_gets_all_of_it(package: str, push: str) -> None:
     source = f'load("x")\n  File "/venv/lib/python3.11/site-packages/{package}", line 7, in get\n    fetch(url)'
     verdict = failed("requests.exceptions.ConnectionError: " + POOL, source=source)
-    assert verdict.kind is Kind.DOWNLOAD
+    assert verdict.kind is Cause.DOWNLOAD
     assert verdict.downloads == ()
     assert verdict.hint.endswith(push)
 
@@ -97,7 +97,7 @@ def test_a_path_that_leaves_its_directory_is_not_used(path: str) -> None:
 
 def test_a_file_that_does_not_exist_is_not_fetched() -> None:
     verdict = failed("Exception: URL fetch failure on https://data.example.org/a.npz: 404 -- Not Found")
-    assert verdict.kind is Kind.DOWNLOAD
+    assert verdict.kind is Cause.DOWNLOAD
     assert "could not download https://data.example.org/a.npz: the server answered 404 Not Found" in verdict.message
     assert verdict.downloads == ()
     assert verdict.hint == "open the URL on this computer, and correct it"
@@ -106,13 +106,13 @@ def test_a_file_that_does_not_exist_is_not_fetched() -> None:
 @pytest.mark.parametrize(
     ("exception", "source", "kind"),
     [
-        (f"socket.gaierror: {DNS}", 'socket.create_connection(("database", 5432))', Kind.NAME_RESOLUTION),
-        ("requests.exceptions.ConnectionError: HTTPConnectionPool(host='tracking', port=5000): Max retries exceeded with url: /api (Connection refused)", "", Kind.SCRIPT_EXCEPTION),
-        ("ConnectionRefusedError: [Errno 111] Connection refused", 'get("http://trainer-b:80/file.csv")', Kind.SCRIPT_EXCEPTION),
-        ("ValueError: no rows in https://example.org/train.csv", "", Kind.SCRIPT_EXCEPTION),
+        (f"socket.gaierror: {DNS}", 'socket.create_connection(("database", 5432))', Cause.NAME_RESOLUTION),
+        ("requests.exceptions.ConnectionError: HTTPConnectionPool(host='tracking', port=5000): Max retries exceeded with url: /api (Connection refused)", "", Cause.SCRIPT_EXCEPTION),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", 'get("http://trainer-b:80/file.csv")', Cause.SCRIPT_EXCEPTION),
+        ("ValueError: no rows in https://example.org/train.csv", "", Cause.SCRIPT_EXCEPTION),
     ],
 )  # fmt: skip
-def test_other_failures_of_the_network_are_not_downloads(exception: str, source: str, kind: Kind) -> None:
+def test_other_failures_of_the_network_are_not_downloads(exception: str, source: str, kind: Cause) -> None:
     verdict = failed(exception, source=source)
     assert verdict.kind is kind
     assert verdict.downloads == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
-from train.agent.gang.hang import MOST_STACK, Connection, describe_hang, main_first, read_connection, threads_of
+from train.agent.gang.hang import MOST_STACK, TcpConnection, describe_hang, main_first, read_connection, threads_of
 from train.agent.protocol.records import HangInspection, Member
 from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
@@ -282,7 +282,7 @@ load()
         accepted, peer = server.accept()
         mine = "{}:{}".format(*server.getsockname())
         (describe,) = inspected.sockets
-        assert read_connection(describe) == Connection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
+        assert read_connection(describe) == TcpConnection("{}:{}".format(*peer), mine, "ESTABLISHED", 0, 0)
         accepted.close()
         assert describe_hang({"worker-1": inspected}, [Member("worker-1", "worker-1", "127.0.0.1", 1, 2)]).startswith(
             "worker-1 is in user code (task.py:"
@@ -321,7 +321,7 @@ def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
 
 
 def test_text_of_a_connection_is_read_back() -> None:
-    connection = Connection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
+    connection = TcpConnection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
     assert read_connection(str(connection)) == connection
     with pytest.raises(ValueError, match="not a connection"):
         read_connection("10.0.0.2:1 ESTABLISHED")

@@ -50,7 +50,12 @@ def test_the_archive_is_the_same_bytes_every_time() -> None:
     assert build_agent() == first
     names = zipfile.ZipFile(BytesIO(first.data)).namelist()
     assert names == sorted(names)
-    assert set(names) == {"__main__.py", "train/__init__.py", *(f"train/agent/{name_of(path)}" for path in SOURCES)}
+    assert set(names) == {
+        "__main__.py",
+        "train/__init__.py",
+        "train/defaults.py",
+        *(f"train/agent/{name_of(path)}" for path in SOURCES),
+    }
 
 
 def test_the_command_is_one_line_that_every_shell_passes_on() -> None:
@@ -216,9 +221,11 @@ def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path:
             names |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
-            names.add(node.module or "")
+            names |= {f"{node.module}.{name.name}" for name in node.names}
     for name in names:
-        in_library = name.split(".")[0] in sys.stdlib_module_names or name.startswith("train.agent")
+        in_library = name.split(".")[0] in sys.stdlib_module_names or name.startswith(
+            ("train.agent", "train.defaults")
+        )
         assert in_library or (is_injected and name.startswith("tensorflow")), name
 
 

@@ -16,8 +16,7 @@ from tests.emulator.metadata import Metadata
 from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import EndTask, Fetch, Notify, Preempted, ReportAttemptEnd, Slot, Work
-from train.agent.gang.scheduling import PREEMPTION_GRACE_S
+from train.agent.gang.reconciler import EndTask, FetchCheckpoint, Notify, Preempted, ReportAttemptEnd, Slot, Work
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
@@ -42,6 +41,7 @@ from train.agent.supervisor.notices.preemption import (
     read_notices,
     request,
 )
+from train.defaults import KILL_AFTER_PREEMPTION_S
 
 # --- the metadata server ------------------------------------------------------------------------------------------
 
@@ -329,13 +329,13 @@ def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_
         Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason=Reason("taken")
     )
     slot, actions = reconciler.step(slot, significant_lines)
-    assert actions == [Notify(1, "be warned"), Fetch(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
+    assert actions == [Notify(1, "be warned"), FetchCheckpoint(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
     _, actions = reconciler.step(slot, significant_lines)
     assert actions == []
     closed = reconciler.update_status(slot, closed=True, snapshot=OLD)._replace(fetching=None)
     ended = AttemptEnded("", 1, 0.0, "worker-0", "taken", {}, 1.0, preempted=True, first_failed_slot="worker-0")
     _, actions = reconciler.step(closed, significant_lines._replace(stage=Stage.WAIT, ended=ended))
-    assert isinstance(actions[0], Fetch)
+    assert isinstance(actions[0], FetchCheckpoint)
     assert actions[1] == ReportAttemptEnd(ended._replace(slot="worker-1"))
 
 
@@ -351,7 +351,7 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.grace_s) == (
         Stage.STOP,
         "worker-1",
-        PREEMPTION_GRACE_S,
+        KILL_AFTER_PREEMPTION_S,
     )
     assert significant_lines.reason == ("worker-1 (10.0.0.3) was preempted", ReasonKind.PREEMPTED)
     assert significant_lines.preempted
@@ -494,7 +494,7 @@ def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     play.wait(50.0)
     assert play.at(Stage.WAIT)
     last = scheduling.desired_state(play.gang)
-    end = scheduling.End(Outcome.FAILED, "worker-0", Reason("worker-0 was lost"), host_lost=True)
+    end = scheduling.Ending(Outcome.FAILED, "worker-0", Reason("worker-0 was lost"), host_lost=True)
     after = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
     for name in ("worker-1", "worker-2"):
         after = scheduling.receive_status(after, play.statuses[name]._replace(preempted=False), play.now)

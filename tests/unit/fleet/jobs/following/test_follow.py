@@ -31,12 +31,12 @@ from train.agent.protocol.records import (
     Phase,
     TaskState,
 )
-from train.diagnosis.verdict import Kind, Verdict
+from train.diagnosis.verdict import Cause, Verdict
 
 MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", f"10.0.0.{index + 2}", 2222, 4000) for index in range(3))
 SPARED = (*MEMBERS[:2], MEMBERS[2]._replace(task=""))  # the last slot is a spare
 MISTAKE = b'Traceback (most recent call last):\n  File "task.py", line 4, in <module>\n    fail()\nValueError: no\n'
-READ = Verdict("worker-1", Kind.KILLED, "worker-1 was killed")
+READ = Verdict("worker-1", Cause.KILLED, "worker-1 was killed")
 WON = JobResult("j", 2, Outcome.SUCCEEDED, 9.0)
 FELL = JobResult("j", 2, Outcome.FAILED, 9.0, "worker-1", "worker-1 was killed by SIGKILL")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
-from train.agent.gang.readiness import TIMED_OUT, Facts
-from train.agent.gang.scheduling import CHECK_TIMEOUT_S, FAILURE_GRACE_S, NOT_READY, Gang, Terms
+from train.agent.gang.readiness import TIMED_OUT, ReadinessFacts
+from train.agent.gang.scheduling import CHECK_TIMEOUT_S, NOT_READY, Gang, JobTerms
 from train.agent.gang.states import SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     NO_REASON,
@@ -26,10 +26,11 @@ from train.agent.protocol.records import (
     RestartPolicy,
     SuccessPolicy,
 )
+from train.defaults import KILL_AFTER_FAILURE_S
 
 DONE = Exit(code=0)
 KILLED = Exit(signal=9)
-HEALTHY = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
+HEALTHY = ReadinessFacts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
 OLD = HEALTHY._replace(versions={"python": "3.11.7", "tensorflow": "2.19.1"})
 ONCE = Policy()
 AGAIN = Policy(restarts=2, backoff_s=1.0, host_timeout_s=30.0)
@@ -51,7 +52,7 @@ class Play:
             Member(name, task, f"10.0.0.{n + 2}", 2222, 4000)
             for n, (name, task) in enumerate(zip(self.names, tasks, strict=True))
         )
-        self.terms = Terms("job", members, policy, **{"join_timeout_s": 60.0, **terms})
+        self.terms = JobTerms("job", members, policy, **{"join_timeout_s": 60.0, **terms})
         self.now = 100.0
         self.gang = scheduling.form_gang(self.terms, "worker-0", self.now)
         self.statuses = {name: SlotStatus(name, 1, facts=HEALTHY, port=2222) for name in self.names}
@@ -217,7 +218,7 @@ def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
     play.exit("worker-1", Exit(code=1))
     order = scheduling.desired_state(play.gang)
     reason = Reason("worker-1 exited with code 1")
-    assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, reason, FAILURE_GRACE_S)
+    assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, reason, KILL_AFTER_FAILURE_S)
     play.close()
     assert (play.result.first_failed_task, play.result.reason) == ("worker-1", "worker-1 exited with code 1")
     assert play.result.exits["worker-0"] == KILLED

@@ -8,7 +8,7 @@ from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, HEALTHY, KILLED, 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
-from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, End
+from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, Ending
 from train.agent.gang.states import Source, Stage, from_line, to_line
 from train.agent.protocol.records import (
     Exit,
@@ -202,10 +202,10 @@ def test_what_fails_after_the_training_fails_nothing() -> None:
     play = trained()
     last = from_line(to_line(scheduling.desired_state(play.gang)))
     text = "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s"
-    end = End(Outcome.FAILED, "worker-0", Reason(text, ReasonKind.HOST_LOST))
+    end = Ending(Outcome.FAILED, "worker-0", Reason(text, ReasonKind.HOST_LOST))
     taken = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": text}, term=2)
     assert scheduling.desired_state(taken).stage is Stage.STOP
-    assert taken.end == End(Outcome.SUCCEEDED)
+    assert taken.end == Ending(Outcome.SUCCEEDED)
 
 
 def test_a_time_limit_that_passes_while_an_evaluator_works_fails_nothing() -> None:

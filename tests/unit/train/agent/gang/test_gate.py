@@ -12,14 +12,16 @@ from train.agent.gang.readiness import (
     STRANGER,
     TIMED_OUT,
     UNKNOWN_NAME,
-    Facts,
-    Verdict,
+    Readiness,
+    ReadinessFacts,
     verdict,
     visible,
 )
 from train.agent.protocol.records import Member
 
-FACTS = Facts({"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}, [], 1 << 40)
+FACTS = ReadinessFacts(
+    {"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": "2.21.0"}, [], 1 << 40
+)
 ALL_TCP = "(all TCP among the hosts of the fleet)"
 OPEN = f"open TCP port 2222 between the hosts {ALL_TCP}"
 
@@ -29,20 +31,20 @@ def members(count: int) -> list[Member]:
 
 
 def judged(
-    count: int, broken: dict[tuple[int, int], str] | None = None, changed: dict[int, Facts] | None = None
-) -> Verdict:
+    count: int, broken: dict[tuple[int, int], str] | None = None, changed: dict[int, ReadinessFacts] | None = None
+) -> Readiness:
     """Return the verdict on `count` hosts, with broken pairs and changed facts."""
     pairs = {(f"worker-{a}", f"worker-{b}"): (broken or {}).get((a, b), "") for a, b in permutations(range(count), 2)}
     facts = {f"worker-{n}": (changed or {}).get(n, FACTS) for n in range(count)}
     return verdict(members(count), facts, pairs)
 
 
-def with_version(**versions: str) -> Facts:
+def with_version(**versions: str) -> ReadinessFacts:
     return FACTS._replace(versions={name: text for name, text in {**FACTS.versions, **versions}.items() if text})
 
 
 def test_hosts_that_are_alike_and_reach_each_other_may_start() -> None:
-    assert judged(1) == judged(4) == Verdict((), (), "")
+    assert judged(1) == judged(4) == Readiness((), (), "")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_missing_reports_are_problems() -> None:
         ),
     ],
 )
-def test_hosts_that_do_not_fit_together(changed: dict[int, Facts], message: str, first: str) -> None:
+def test_hosts_that_do_not_fit_together(changed: dict[int, ReadinessFacts], message: str, first: str) -> None:
     result = judged(3, changed=changed)
     (problem,) = result.problems
     assert problem.startswith(message)
@@ -203,7 +205,7 @@ def test_all_problems_are_reported_and_no_task_is_blamed_for_those_of_another() 
 
 
 def test_patches_and_nightlies_of_one_release_fit_together() -> None:
-    assert judged(2, changed={1: with_version(tensorflow="2.21.1", keras="3.15.0.dev2026")}) == Verdict((), (), "")
+    assert judged(2, changed={1: with_version(tensorflow="2.21.1", keras="3.15.0.dev2026")}) == Readiness((), (), "")
 
 
 def test_gpus_of_a_parameter_server_do_not_count() -> None:
@@ -234,7 +236,7 @@ def test_gpus_of_a_parameter_server_do_not_count() -> None:
         ),
     ],
 )
-def test_what_is_only_worth_knowing(changed: dict[int, Facts], warning: str) -> None:
+def test_what_is_only_worth_knowing(changed: dict[int, ReadinessFacts], warning: str) -> None:
     result = judged(2, changed=changed)
     assert result.problems == ()
     (message,) = result.warnings

@@ -7,7 +7,7 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import election, scheduling
 from train.agent.gang.readiness import TIMED_OUT
 from train.agent.gang.reconciler import Slot
-from train.agent.gang.scheduling import Terms
+from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import SlotStatus, Stage, from_line, to_line
 from train.agent.protocol.records import Member, Outcome, Policy, ReasonKind, RestartPolicy
 
@@ -182,4 +182,4 @@ def test_a_new_leader_knows_the_hosts_that_joined() -> None:
 def test_growth_has_no_limit_of_attempts() -> None:
     assert Policy(max_workers=4).max_attempts == 0
     assert Policy(RestartPolicy.NEVER, max_workers=4).restarts == 0
-    assert Terms("job", (Member("worker-0", "worker-0", "a", 1, 2), Member("worker-1", "", "", 0, 0))).spares == 1
+    assert JobTerms("job", (Member("worker-0", "worker-0", "a", 1, 2), Member("worker-1", "", "", 0, 0))).spares == 1

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from train.agent.gang.probing import ALL_PAIRS_MAX, probe_targets, probed_tasks
-from train.agent.gang.readiness import TIMED_OUT, Facts, Verdict, verdict
+from train.agent.gang.readiness import TIMED_OUT, Readiness, ReadinessFacts, verdict
 from train.agent.protocol.cluster import by_rank
 from train.agent.protocol.records import Member
 
-FACTS = Facts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
+FACTS = ReadinessFacts({"python": "3.11.7", "tensorflow": "2.21.0"}, [], 1 << 40)
 
 
 def gang(workers: int, servers: int = 0) -> list[Member]:
@@ -22,7 +22,7 @@ def gang(workers: int, servers: int = 0) -> list[Member]:
     )
 
 
-def judged(members: list[Member], broken: set[tuple[str, str]]) -> Verdict:
+def judged(members: list[Member], broken: set[tuple[str, str]]) -> Readiness:
     """Return the verdict on what the members probe, if some pairs are broken."""
     slots = {member.task: member.slot for member in members}
     pairs = {
@@ -69,7 +69,7 @@ def test_parameter_servers_and_the_chief_are_probed_by_all_and_probe_all() -> No
 
 def test_a_blocked_host_of_a_large_gang_is_named() -> None:
     members = gang(64)
-    assert judged(members, set()) == Verdict((), (), "")
+    assert judged(members, set()) == Readiness((), (), "")
     to_it = {(member.task, "worker-40") for member in members}
     (text,), first = judged(members, to_it)[0], judged(members, to_it).first_failed_task
     assert first == "worker-40"

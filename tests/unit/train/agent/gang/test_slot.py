@@ -10,13 +10,14 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler
 from train.agent.gang.reconciler import (
     CheckpointHeld,
+    CheckpointRestored,
     Claim,
     Claimed,
     Closed,
     EndTask,
     Exited,
     Failed,
-    Fetch,
+    FetchCheckpoint,
     Finish,
     HeldAtGate,
     OpenGate,
@@ -25,8 +26,7 @@ from train.agent.gang.reconciler import (
     ReportAttemptEnd,
     Reserve,
     Reserved,
-    Restore,
-    Restored,
+    RestoreCheckpoint,
     Slot,
     SlotAction,
     SlotEvent,
@@ -89,8 +89,8 @@ def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> Non
     assert actions == [Reserve(2)]
     sources = [Source("10.0.0.2", 5000)]
     slot, actions = play(slot, Reserved(2, 2300), order(Stage.LAUNCH, 2, snapshot=NEWEST, sources=sources))
-    assert actions == [Restore(2, NEWEST, tuple(sources))]
-    _, actions = play(slot, Restored(2))
+    assert actions == [RestoreCheckpoint(2, NEWEST, tuple(sources))]
+    _, actions = play(slot, CheckpointRestored(2))
     assert actions == [Spawn(2, "worker-1", tuple(MEMBERS))]
 
 
@@ -122,20 +122,20 @@ def test_newer_checkpoints_are_fetched_while_all_train_and_older_ones_never() ->
     sources = [Source("10.0.0.2", 5000)]
     goes = order(Stage.GO, snapshot=NEWEST, sources=sources)
     slot, actions = play(begun(), HeldAtGate(1), goes, goes)
-    assert actions == [OpenGate(1), Fetch(NEWEST, tuple(sources))]
+    assert actions == [OpenGate(1), FetchCheckpoint(NEWEST, tuple(sources))]
     slot, actions = play(
         slot, CheckpointHeld(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources)
     )
     assert actions == []
     _, actions = play(Slot(SlotStatus("worker-2", 1), work=Work(restored=True)), goes)
-    assert actions == [Fetch(NEWEST, tuple(sources))]
+    assert actions == [FetchCheckpoint(NEWEST, tuple(sources))]
 
 
 ATTEMPTS = st.integers(1, 3)
 EVENTS: st.SearchStrategy[SlotEvent] = st.one_of(
     st.builds(order, st.sampled_from(Stage), ATTEMPTS, result=st.just(RESULT)),
     st.builds(Reserved, ATTEMPTS, st.just(2300)),
-    st.builds(Restored, ATTEMPTS, st.sampled_from(["", "cannot be fetched"])),
+    st.builds(CheckpointRestored, ATTEMPTS, st.sampled_from(["", "cannot be fetched"])),
     st.builds(HeldAtGate, ATTEMPTS),
     st.builds(Exited, ATTEMPTS, st.sampled_from([Exit(code=0), Exit(signal=9)])),
     st.builds(Closed, ATTEMPTS),

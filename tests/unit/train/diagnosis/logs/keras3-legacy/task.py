@@ -1,4 +1,0 @@
-import tensorflow as tf
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-optimizer = tf.keras.optimizers.legacy.Adam()
