@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - one row a line
-"""Which task failed first, reports of agents, odd ends, and any input: what the recorded logs lack."""
+"""The task that failed first, reports of agents, odd ends, and any input: what the recorded logs lack."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ DISK = Reason("log cannot be written on worker-10: No space left on device", Rea
 FIRST = {
     "the earliest failure": ([task(0, FAILED, MISTAKE, exited_at=150.0), task(1, FAILED, MISTAKE, exited_at=120.0)], "worker-0", "worker-1", Cause.SCRIPT_EXCEPTION, ""),
     "the agents, if clocks cannot decide": ([task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, MISTAKE, exited_at=120.4)], "worker-1", "worker-1", Cause.SCRIPT_EXCEPTION, ""),
-    "the first, if agents do not tell": ([task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, MISTAKE, exited_at=120.4)], "", "worker-0", Cause.SCRIPT_EXCEPTION, ""),
+    "the first, if agents report none": ([task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, MISTAKE, exited_at=120.4)], "", "worker-0", Cause.SCRIPT_EXCEPTION, ""),
     "collateral that ended first": ([task(0, FAILED, VICTIM), task(1, FAILED, MISTAKE, exited_at=110.0)], "worker-0", "worker-1", Cause.SCRIPT_EXCEPTION, "worker-0"),
     "stopped by fleet": ([task(0, KILLED, "step 1\n", exited_at=1.0, stopped_by_us=True), task(1, Exit(3), "bye\n")], "", "worker-1", Cause.UNKNOWN, ""),
     "failed while it cleaned up after a peer": ([task(0, FAILED, VICTIM + HANDLED + raised("RuntimeError: cannot save", "task.py:9")), task(1, KILLED)], "", "worker-1", Cause.KILLED, "worker-0"),
