@@ -17,16 +17,29 @@ from functools import lru_cache
 
 from train.agent.injected.adaptations import TF_CONFIG
 from train.errors import ScriptError
+from train.lint import cluster, data, program, training
+from train.lint.cluster import foreign_tf_config
 from train.lint.finding import Finding, Severity
-from train.lint.interpreter.values import Location
-from train.lint.interpreter.walk import walk
-from train.lint.rules import RULES, UNREADABLE
-from train.lint.rules.strategy import foreign_tf_config
-from train.lint.subject import Subject
-from train.lint.tf1 import uses_of_tf1
+from train.lint.rule import RULES
+from train.lint.script import Script
+from train.lint.tracer import trace
+from train.lint.values import Location
+from train.script.dotted import uses
 from train.script.keras import need_of
 from train.script.source import parse
 
+MODULES = (cluster, data, program, training)
+"""The modules that declare the rules."""
+UNREADABLE = "MW001"
+"""Name of the finding for a file that does not compile; it has no rule function."""
+_TF1 = re.compile(
+    r"tensorflow\.(contrib\b|app\.run|flags\.|logging\.|gfile\.|layers\.|losses\.\w+_\w+|placeholder\b"
+    r"|(?:Interactive)?Session\b|ConfigProto\b|global_variables_initializer\b|get_variable\b|variable_scope\b"
+    r"|set_random_seed\b|reset_default_graph\b"
+    r"|train\.(?:\w+Optimizer\b|MonitoredTrainingSession\b|Saver\b|SyncReplicas\w+|get_or_create_global_step\b"
+    r"|Supervisor\b|replica_device_setter\b|Server\b))"
+)
+"""Names that TensorFlow 2 has only in ``tf.compat.v1``."""
 _IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNORECASE)
 
 
@@ -54,11 +67,11 @@ def lint(
         chief: True if the job has a task of this type; None if unknown.
     """
     trees, result = _parsed(sources, entry)
-    subject = _subject(tuple(sources.items()), entry)
-    if subject is not None:
-        subject = replace(subject, workers=workers, gpus=gpus, versions=versions)
-        subject = replace(subject, adapt=adapt, servers=servers, chief=chief)
-        result += {item for rule in RULES.values() for item in rule(subject)}
+    script = _script(tuple(sources.items()), entry)
+    if script is not None:
+        script = replace(script, workers=workers, gpus=gpus, versions=versions)
+        script = replace(script, adapt=adapt, servers=servers, chief=chief)
+        result += {item for rule in RULES.values() for item in rule(script)}
     ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
     kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
@@ -71,8 +84,8 @@ def job_tf_config(sources: Mapping[str, str]) -> str:
     Args:
         sources: Text of the script and of its modules as in `lint`, the script first.
     """
-    subject = _subject(tuple(sources.items()), next(iter(sources), ""))
-    write = foreign_tf_config(subject) if subject is not None else None
+    script = _script(tuple(sources.items()), next(iter(sources), ""))
+    write = foreign_tf_config(script) if script is not None else None
     return f"{TF_CONFIG}:{'+'.join(write[1])}:{write[0].file}:{write[0].line}" if write else ""
 
 
@@ -88,16 +101,26 @@ def _parsed(sources: Mapping[str, str], entry: str) -> tuple[dict[str, ast.Modul
 
 
 @lru_cache(maxsize=4)
-def _subject(sources: tuple[tuple[str, str], ...], entry: str) -> Subject | None:
+def _script(sources: tuple[tuple[str, str], ...], entry: str) -> Script | None:
     """Return a script to check, for one worker on unknown hosts; None: it does not compile. It is followed once."""
     trees, _ = _parsed(dict(sources), entry)
     if entry not in trees:
         return None
     texts = {name: text.splitlines() for name, text in sources if name in trees}
-    trace, need = walk(trees, texts, entry), need_of({entry: trees[entry], **trees})
+    need = need_of({entry: trees[entry], **trees})
     files = (entry, *(name for name in trees if name != entry))
     idle = _find_idle(trees[entry], entry)
-    return Subject(trace, 1, None, None, need, files=files, tf1=tuple(uses_of_tf1(trees)), idle=idle)
+    return Script(trace(trees, texts, entry), need, files, tuple(_uses_of_tf1(trees)), idle)
+
+
+def _uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Location, str]]:
+    """Yield the uses of names that TensorFlow 2 does not have, ``tf.Session``, one for each line."""
+    for file, tree in trees.items():
+        lines: set[int] = set()
+        for use in uses(tree, file):
+            if _TF1.match(use.written) and use.line not in lines:
+                lines.add(use.line)
+                yield Location(file, use.line, use.column), use.written.replace("tensorflow", "tf", 1)
 
 
 def _find_idle(tree: ast.Module, file: str) -> Location | None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from train.lint.finding import Finding, Severity
-from train.lint.interpreter.values import Call, Location
-from train.lint.subject import Subject
+from train.lint.script import Script
+from train.lint.values import Call, Location
 
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """A violation of a rule.
 
     Attributes:
-        at: The call or location; the severity is that of a warning if the call is under an unknown condition.
+        at: The call or location; in a call under an unknown condition an error becomes a warning.
         message: What the script does.
         severity: Replaces the severity of the rule; None: the rule's.
         reason: Replaces the reason of the rule; empty: the rule's.
@@ -31,13 +30,13 @@ class Violation:
     fix: str = ""
 
 
-Check = Callable[[Subject], Iterator[Violation]]
+Check = Callable[[Script], Iterator[Violation]]
 
-RULES: dict[str, Callable[[Subject], Iterator[Finding]]] = {}
-"""The rules by their stable names; the modules of train.lint.rules fill it."""
+RULES: dict[str, Callable[[Script], Iterator[Finding]]] = {}
+"""The rules by their stable names; the modules with rules fill it."""
 
 
-def rule(name: str, level: Severity, *, reason: str = "", fix: str = "") -> Callable[[Check], Check]:
+def rule(name: str, level: Severity, reason: str = "", fix: str = "") -> Callable[[Check], Check]:
     """Return a decorator that registers a function as a rule.
 
     Args:
@@ -48,20 +47,13 @@ def rule(name: str, level: Severity, *, reason: str = "", fix: str = "") -> Call
     """
 
     def register(check: Check) -> Check:
-        def findings(subject: Subject) -> Iterator[Finding]:
-            for item in check(subject):
-                location = item.at if isinstance(item.at, Location) else item.at.location
-                at = (location.file, location.line, location.column)
-                yield Finding(
-                    name,
-                    *at,
-                    severity(item.at, item.severity or level),
-                    item.message,
-                    item.reason or reason,
-                    item.fix or fix,
-                )
+        def find(script: Script) -> Iterator[Finding]:
+            for at, message, own_level, own_reason, own_fix in check(script):
+                where = at if isinstance(at, Location) else at.location
+                final = severity(at, own_level or level)
+                yield Finding(name, *where, final, message, own_reason or reason, own_fix or fix)
 
-        RULES[name] = findings
+        RULES[name] = find
         return check
 
     return register
@@ -69,5 +61,4 @@ def rule(name: str, level: Severity, *, reason: str = "", fix: str = "") -> Call
 
 def severity(at: Call | Location, level: Severity) -> Severity:
     """Return the severity of a violation: an error in a call under an unknown condition is a warning."""
-    unsure = isinstance(at, Call) and not at.sure
-    return WARNING if level is ERROR and unsure else level
+    return WARNING if level is ERROR and isinstance(at, Call) and not at.sure else level

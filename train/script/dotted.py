@@ -22,14 +22,19 @@ class Use:
     """One use of a name.
 
     Attributes:
-        name: Its full name; for an import, the full name of the import.
+        name: Its full name without the version of the interface, ``tensorflow.Session`` for `tf.compat.v1.Session`;
+            for an import, the full name of the import.
+        written: The name with the version.
         line: Line number, from 1.
+        column: Column, from 1.
         call: The call, if the name is called.
         file: Name of the source, as given.
     """
 
     name: str
+    written: str
     line: int
+    column: int
     call: ast.Call | None = None
     file: str = ""
 
@@ -56,11 +61,11 @@ def uses(tree: ast.Module, file: str = "") -> list[Use]:
     result = []
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            result += [Use(item.full, node.lineno, file=file) for item in _imported(node)]
+            result += [Use(_plain(item.full), item.full, node.lineno, 1, file=file) for item in _imported(node)]
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             name = _resolve(node, aliases)
             line = node.end_lineno or node.lineno  # of the attribute, if a chain has several lines
-            result.append(Use(name, line, called.get(id(node)), file))
+            result.append(Use(_plain(name), name, line, node.col_offset + 1, called.get(id(node)), file))
     return [use for use in result if use.name != UNKNOWN]
 
 
@@ -73,12 +78,12 @@ class _Import(NamedTuple):
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[_Import]:
     if isinstance(node, ast.Import):
         for alias in node.names:
-            full = _plain(alias.name)
+            full = alias.name
             top = full.partition(".")[0]
             yield _Import(alias.asname, full, full) if alias.asname else _Import(top, top, full)
     elif node.module and not node.level:
         for alias in node.names:
-            full = _plain(f"{node.module}.{alias.name}")
+            full = f"{node.module}.{alias.name}"
             yield _Import(alias.asname or alias.name, full, full)
 
 
@@ -100,7 +105,7 @@ def _resolve(node: ast.expr, aliases: dict[str, str]) -> str:
     if isinstance(node, ast.Name):
         return aliases.get(node.id, UNKNOWN)
     if isinstance(node, ast.Attribute):
-        return _plain(f"{_resolve(node.value, aliases)}.{node.attr}")
+        return f"{_resolve(node.value, aliases)}.{node.attr}"
     if isinstance(node, ast.Call):
         return _resolve(node.func, aliases)
     return UNKNOWN

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.train.lint.programs import FIT, GANG, MODEL, READY, READY_LOOP, TF, check, findings
 from train.lint.finding import Severity
-from train.lint.linter import lint
-from train.lint.rules import RULES, UNREADABLE
+from train.lint.linter import UNREADABLE, lint
+from train.lint.rule import RULES
 from train.script.source import imports
 
 ROOT = Path(__file__).parents[4]
