@@ -15,7 +15,9 @@ SCRIPT = r"""
 import json, os, socket, sys, threading, time
 rank, count, attempt = (int(os.environ["FLEET_" + name]) for name in ("RANK", "NUM_TASKS", "ATTEMPT"))
 directory = os.environ["FLEET_CHECKPOINT_DIR"]
-path, last = os.path.join(directory, "count.json"), int(sys.argv[1])
+last = int(sys.argv[1])
+# A checkpoint with a fixed name in TensorFlow's layout is complete as soon as its data was renamed into place.
+path = os.path.join(directory, "count.json" if "in-place" in sys.argv else "count.data-00000-of-00001")
 os.makedirs(os.environ["FLEET_LOG_DIR"], exist_ok=True)
 side = open(os.path.join(os.environ["FLEET_LOG_DIR"], "said-%d" % attempt), "ab", buffering=0)
 
@@ -52,7 +54,13 @@ def save(step):
         with open(path + ".tmp", "w") as file:
             file.write("%d whole" % step)
         os.replace(path + ".tmp", path)
+        for name, text in (("count.index", ""), ("checkpoint", 'model_checkpoint_path: "count"')):
+            if not os.path.exists(os.path.join(directory, name)):
+                with open(os.path.join(directory, name), "w") as file:
+                    file.write(text)
     say("saved", step)
+    if "in-place" in sys.argv and step == 10:
+        time.sleep(4)  # until the directory has been at rest for long enough
 
 def greet(server, before):
     before.append(server.accept()[0])

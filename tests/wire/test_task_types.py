@@ -28,7 +28,7 @@ config = json.loads(os.environ["TF_CONFIG"])
 kind, cluster = config["task"]["type"], config["cluster"]
 print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
 print("rank {FLEET_RANK} of {FLEET_NUM_TASKS}".format_map(os.environ), flush=True)
-path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.json")
+path = os.path.join(os.environ["FLEET_CHECKPOINT_DIR"], "count.data-00000-of-00001")
 if kind == "evaluator":
     seen = -1
     while seen < int(sys.argv[1]):

@@ -7,26 +7,22 @@ supervisor sends commands and receives news over a socket, in lines of JSON, and
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import gc
 import json
 import os
+import queue
 import signal
 import socket
-import sys
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from train.agent.checkpoints.formats import State, checkpoint_name, complete_state, is_unfinished
 from train.agent.checkpoints.snapshot import (
-    Keys,
+    Kind,
     Manifest,
-    Observer,
     Snapshot,
-    State,
-    checkpoint_name,
-    complete_state,
     newer,
     read_snapshot,
     replicated_keys,
@@ -34,19 +30,16 @@ from train.agent.checkpoints.snapshot import (
 )
 from train.agent.checkpoints.store import (
     ChangedError,
-    DirectoryEvents,
     ReplicaError,
     SnapshotOrigin,
     Store,
-    TaskWatch,
-    UnfinishedError,
     directory_identity,
+    is_being_written,
     list_directory,
     read_listing,
     refresh,
     restore,
     take_snapshot,
-    wait_for,
 )
 from train.agent.checkpoints.transfer import (
     BandwidthLimit,
@@ -57,20 +50,25 @@ from train.agent.checkpoints.transfer import (
 )
 from train.agent.host.loop import Loop
 from train.agent.host.ports import listen_for_links
-from train.agent.host.spawn import close_descriptors, end_with
+from train.agent.host.processes import read_stat
+from train.agent.host.spawn import fork_helper
 from train.agent.host.streams import LineStream
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
 from train.agent.protocol.session import Credentials
 
+if TYPE_CHECKING:
+    from train.agent.checkpoints.snapshot import Keys
+
+QUIET_S = 2.0  # a directory is at rest if it is unchanged for this time
+
 _NICE = 10
 _STACK = 512 << 10  # bytes, of a thread
-_GAP_S = 0.2  # between two listings of the directory
-_IDLE_S = 5.0  # between two listings without an event
-_POLL_S = 0.5  # … if the kernel reports no events
-_REST_S = 5.0  # after a snapshot that there is no room for
+_LOOK_S = 0.5  # between two listings of the directory …
+_LOOK_COST = 50  # … but at least this many times the duration of one
+_REST_S = 5.0  # … and this after an error
+_UNUSUAL_S = 300.0  # without a complete state
 _LAST_TRIES = 3
-_FOREVER_S = 3600.0
 
 
 class Restored(NamedTuple):
@@ -105,7 +103,6 @@ class Setup(NamedTuple):
     address: str  # private address of this host
     live: str  # the checkpoint directory, absolute, or a URL
     store: str  # where snapshots are kept, TASK/replica
-    mark_directory: str  # what marks the processes of our task
     mib_s: float  # maximum number MiB a second leave this host; more than 0
 
     @property
@@ -153,7 +150,7 @@ class Replicator:
         self._held: Optional[Snapshot] = None
         ours, theirs = socket.socketpair()
         with theirs:
-            self.pid = _fork(setup, theirs, os.getpid())
+            self.pid = fork_helper(partial(_run_process, setup, theirs), {theirs.fileno()})
         ours.setblocking(False)
         self._stream = LineStream(loop, ours, self._take_news, lambda _: self._ended())
 
@@ -162,7 +159,7 @@ class Replicator:
 
         Args:
             attempt: The attempt that writes it.
-            task: Process of the task; shows whether the task closed its files or was killed.
+            task: Process of the task. If it was killed, a directory at rest may hold half a file; 0: it has ended.
         """
         self._send_command({"watch": attempt, "task": task})
 
@@ -225,67 +222,28 @@ def _read_news(values: Dict[str, Any]) -> News:
 # --- the process ------------------------------------------------------------------------------------------------
 
 
-def _fork(setup: Setup, control: socket.socket, supervisor: int) -> int:
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _run_child(setup, control, supervisor)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return pid
-
-
-def _run_child(setup: Setup, control: socket.socket, supervisor: int) -> NoReturn:
-    code = 1
-    try:
-        gc.freeze()  # sockets of the supervisor must never be closed by their number, which may be another's here
-        os.setsid()
-        if not end_with(supervisor):
-            os._exit(0)
-        _reset_signals()
-        _keep_descriptors(control.fileno())
-        os.nice(_NICE)
-        threading.stack_size(_STACK)
-        _Process(setup, control, supervisor).run()
-        code = 0
-    except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+def _run_process(setup: Setup, control: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _keep_descriptors(control: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(nothing, fd)
-    close_descriptors({control})
+    os.nice(_NICE)
+    threading.stack_size(_STACK)
+    _Process(setup, control).run()
 
 
 class _Process:
     """The replicator process; its main thread handles commands."""
 
-    def __init__(self, setup: Setup, control: socket.socket, supervisor: int) -> None:
+    def __init__(self, setup: Setup, control: socket.socket) -> None:
         self._control = control
         self._send_lock = threading.Lock()
         self._setup = setup
         self._port = 0
         self._bucket = BandwidthLimit(setup.mib_s)
         self._store = Store(setup.store)
-        self._watcher = _Watcher(setup, supervisor, self._store, self._report)
+        self._watcher = _Watcher(setup, self._store, self._report)
         self._mover = _Mover(setup, self._store, self._report)
 
     def run(self) -> None:
@@ -309,7 +267,7 @@ class _Process:
 
     def _handle(self, command: Dict[str, Any]) -> None:
         if "watch" in command or "settle" in command:
-            self._watcher.queue_command(command)
+            self._watcher.commands.put(command)
             return
         if "hurry" in command:
             self._bucket.remove_limit()
@@ -345,173 +303,137 @@ def _thread(run: Callable[[], None]) -> None:
 
 
 class _Watcher:
-    """Take snapshots of what the task writes."""
+    """Take snapshots of what the task writes, at the command of another thread."""
 
-    def __init__(self, setup: Setup, supervisor: int, store: Store, report: Callable[..., None]) -> None:
+    def __init__(self, setup: Setup, store: Store, report: Callable[..., None]) -> None:
+        self.commands: queue.SimpleQueue[Dict[str, Any]] = queue.SimpleQueue()
         self._setup = setup
-        self._supervisor = supervisor
         self._store = store
         self._report = report
-        self._commands: Deque[Dict[str, Any]] = collections.deque()
-        self._woken, self._wake = os.pipe()
-        self._attempt = 0
-        self._observer: Optional[Observer] = None
-        self._task = TaskWatch(supervisor, setup.mark_directory, 0)
-        self._events: Optional[DirectoryEvents] = None
-        self._events_of: Optional[Tuple[int, int]] = None
-        self._happened = False
-        self._is_unproven = False  # something is new, and its writer has ended in an unknown way
-        self._observed_at = 0.0
-        self._rest_until = 0.0
+        self._attempt = self._task = 0
+        self._baseline: Optional[Keys] = None  # of the newest snapshot; None: nothing is watched
+        self._seen: Keys = {}
+        self._seen_at = self._taken_at = 0.0
+        self._pause_s = 0.0
         self._has_reported = False
-
-    def queue_command(self, command: Dict[str, Any]) -> None:
-        """Queue a command, from another thread."""
-        self._commands.append(command)
-        os.write(self._wake, b"o")
 
     def run(self) -> None:
         """Handle commands and watch, forever."""
         while True:
-            fds = [self._woken, *([self._events.fileno()] if self._events is not None else [])]
-            wait_for(fds, self._wait_s())
-            while self._commands:
-                os.read(self._woken, 1)
-                self._handle(self._commands.popleft())
-            self._read_events()
-            if self._observer is not None and self._wait_s() <= 0:
-                self._report_errors(self._observe)
+            act = self._look
+            with contextlib.suppress(queue.Empty):
+                command = self.commands.get(timeout=None if self._baseline is None else self._pause_s)
+                act = partial(self._handle, command)
+            started = time.monotonic()
+            self._report_errors(act)
+            self._pause_s = max(self._pause_s, _LOOK_COST * (time.monotonic() - started))
 
     @property
     def _live(self) -> str:
         return os.path.realpath(self._setup.live)
 
-    def _wait_s(self) -> float:
-        if self._observer is None:
-            return _FOREVER_S
-        now = time.monotonic()
-        due = self._observer.wait_s(now)
-        pause = 0.0 if self._happened else _POLL_S if self._is_unproven or self._events is None else _IDLE_S
-        until = max(self._observed_at + _GAP_S, self._rest_until)
-        return max(until - now, min(self._observed_at + pause - now, _FOREVER_S if due is None else due))
-
     def _handle(self, command: Dict[str, Any]) -> None:
-        if self._setup.is_url:
-            if "settle" in command:
-                self._report(settled=self._attempt)
-            return
         if "watch" in command:
-            self._attempt = command["watch"]
-            self._task = TaskWatch(self._supervisor, self._setup.mark_directory, command["task"])
+            self._attempt, self._task = command["watch"], command["task"]
             self._has_reported = False
-            self._report_errors(self._begin)
-        else:
-            self._report_errors(lambda: self._observe_last(is_orderly=command["settle"]))
-            self._stop_events()
-            self._observer = None
+            self._begin()
+            return
+        try:
+            self._look_last(is_orderly=command["settle"])
+        finally:
+            self._baseline = None
             self._report(settled=self._attempt)
 
     def _report_errors(self, act: Callable[[], None]) -> None:
         """Call `act`; report an error once."""
+        self._pause_s = _REST_S
         try:
             act()
+        except (ChangedError, FileNotFoundError):
+            self._pause_s = _LOOK_S
         except ReplicaError as error:
             self._report_once(str(error))
         except OSError as error:
             where = f" ({error.filename})" if isinstance(error.filename, str) else ""
             self._report_once(f"{self._setup.slot}'s checkpoint cannot be copied: {error.strerror}{where}")
+        else:
+            self._pause_s = _LOOK_S
 
     def _report_once(self, reason: str) -> None:
-        self._rest_until = time.monotonic() + _REST_S
         if not self._has_reported:
             self._has_reported = True
             self._report(note=reason)
 
     def _begin(self) -> None:
-        self._observer = None
+        """Watch the directory from now on; what equals the newest snapshot is not new."""
+        self._baseline = None
+        if self._setup.is_url:
+            return
         self._setup.check()
-        self._observer = Observer(self._replicated_keys())
-        self._happened = True
-
-    def _replicated_keys(self) -> Keys:
-        """Return the keys of the directory as far as it equals the newest snapshot."""
         with self._store.reading() as kept:
-            return replicated_keys(kept.manifest.items, list_directory(self._live)) if kept is not None else {}
+            items = kept.manifest.items if kept is not None else ()
+            self._baseline = replicated_keys(items, list_directory(self._live)) if items else {}
+        self._seen, self._taken_at = {}, time.monotonic()
 
-    def _read_events(self) -> None:
-        if self._events is not None:
-            self._happened = self._events.read() or self._happened
-
-    def _follow_directory(self) -> None:
-        """Watch the directory for events; it may have been removed and created again."""
-        try:
-            status = os.stat(self._live)
-        except FileNotFoundError:
-            self._stop_events()
+    def _look(self) -> None:
+        """Take a snapshot of a new state that is complete while the task runs."""
+        baseline = self._baseline or {}
+        listing = read_listing(self._live)
+        keys = {entry.path: entry.key for entry in listing.entries}
+        now = time.monotonic()
+        if keys != self._seen:
+            self._seen, self._seen_at = keys, now
+        state = complete_state(listing)
+        if state is None or state.empty or state.keys == baseline:
+            self._taken_at = now
             return
-        if self._events_of != (status.st_dev, status.st_ino):
-            self._stop_events()
-            self._events_of = (status.st_dev, status.st_ino)
-            with contextlib.suppress(OSError):
-                self._events = DirectoryEvents(self._live)
+        if now - self._seen_at < QUIET_S or not self._is_whole(state, baseline):
+            state = state.declared_part(baseline)
+        if state is not None and state.keys != baseline:
+            self._take(state)
+        elif now - self._taken_at > _UNUSUAL_S:
+            self._report_once(
+                f"{self._setup.slot}'s checkpoint is not copied to other hosts: for {_UNUSUAL_S / 60:.0f} minutes,"
+                f" {self._live} was never unchanged for {QUIET_S:.0f} s with all files closed:"
+                " save less often, or with tf.train.CheckpointManager"
+            )
 
-    def _stop_events(self) -> None:
-        if self._events is not None:
-            self._events.close()
-        self._events = self._events_of = None
+    def _is_whole(self, state: State, baseline: Keys) -> bool:
+        """Return True if the task has closed all files of a state that is at rest.
 
-    def _state(self, observer: Observer) -> Optional[State]:
-        # Listed first, then asked who writes: what was closed by then, and is not changed later, is whole.
-        listing = read_listing(self._live, frozenset())
-        state = complete_state(listing, observer.baseline)
-        if state is None or state.keys == observer.baseline:
-            return state
-        return complete_state(listing._replace(writing=self._task.writing(self._live)), observer.baseline)
+        A process that is killed closes its files, too, but it is ending before that.
+        """
+        changed = set(state.changed_files(baseline))
+        files = [entry.path for entry in state.entries if entry.kind is Kind.FILE and entry.path in changed]
+        if is_being_written(self._live) or any(is_unfinished(os.path.join(self._live, path)) for path in files):
+            return False
+        task = read_stat(self._task)
+        return task is not None and not task.ending
 
-    def _observe(self) -> None:
-        observer = self._observer
-        if observer is None:
-            return
-        self._follow_directory()
-        self._read_events()
-        self._happened = False
-        self._observed_at = time.monotonic()
-        moved = self._events.moved if self._events is not None else frozenset()
-        state = self._state(observer)
-        is_new = state is not None and state.keys != observer.baseline
-        self._is_unproven = is_new and not self._task.alive()
-        if self._is_unproven:
-            state = None
-        threads = self._task.threads() if is_new else {}
-        if observer.is_due(state, moved, time.monotonic(), threads) and state is not None:
-            try:
-                self._take(observer, state, observer.to_check(state, moved))
-            except ChangedError:
-                self._happened = True
-            except UnfinishedError as error:
-                observer.unfinished(state, str(error))
-                self._happened = True
-
-    def _observe_last(self, *, is_orderly: bool) -> None:
-        if self._observer is None:
+    def _look_last(self, *, is_orderly: bool) -> None:
+        """Take what is complete although the task has ended; nothing can be half written if it ended by itself."""
+        if self._baseline is None:
             self._begin()
-        observer = self._observer
-        for _ in range(_LAST_TRIES):
-            self._read_events()
-            moved = self._events.moved if self._events is not None else frozenset()
-            state = self._state(observer) if observer is not None else None
-            last = observer.last(state, moved, is_orderly=is_orderly) if observer is not None else None
-            if observer is None or last is None:
+        if self._baseline is None:
+            return
+        for left in reversed(range(_LAST_TRIES)):
+            state = complete_state(read_listing(self._live))
+            if state is not None and not is_orderly:
+                state = state.declared_part(self._baseline)
+            if state is None or state.keys == self._baseline or (state.empty and not is_orderly):
                 return
-            with contextlib.suppress(ChangedError):
-                with contextlib.suppress(UnfinishedError):
-                    self._take(observer, last, frozenset() if is_orderly else observer.to_check(last, moved))
+            try:
+                self._take(state)
+            except ChangedError:
+                if not left:
+                    raise
+            else:
                 return
 
-    def _take(self, observer: Observer, state: State, checked: FrozenSet[str]) -> None:
-        shot = SnapshotOrigin(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
-        is_new = take_snapshot(self._store, shot, state, checked)
-        observer.mark_taken(state)
+    def _take(self, state: State) -> None:
+        origin = SnapshotOrigin(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
+        is_new = take_snapshot(self._store, origin, state)
+        self._baseline, self._taken_at = state.keys, time.monotonic()
         self._has_reported = False
         if is_new:
             self._report()

@@ -6,14 +6,8 @@ import contextlib
 import os
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
-from train.agent.checkpoints.snapshot import (
-    Manifest,
-    State,
-    checkpoint_name,
-    complete_state,
-    encode_manifest,
-    replication_problem,
-)
+from train.agent.checkpoints.formats import State, checkpoint_name, complete_state
+from train.agent.checkpoints.snapshot import Manifest, encode_manifest, replication_problem
 from train.agent.checkpoints.store import (
     MANIFEST,
     ChangedError,
@@ -69,7 +63,7 @@ def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> N
         elif live is not None:
             origin = SnapshotOrigin(live.directory, live.slot, directory_identity(live.directory), _UNCOPIED)
             try:
-                take_snapshot(Store(target.replica), origin, live.state, frozenset())
+                take_snapshot(Store(target.replica), origin, live.state)
             except ChangedError as error:
                 raise ReplicaError(f"the checkpoint of job {wanted.job} changes while it is copied") from error
         return
@@ -101,7 +95,7 @@ def _live(paths: TaskPaths) -> Optional[_Live]:
     if given and replication_problem(real, os.path.realpath(paths.replica), os.path.expanduser("~")):
         return None
     with contextlib.suppress(OSError, ReplicaError):
-        state = complete_state(read_listing(real, frozenset()), {})
+        state = complete_state(read_listing(real))
         if state is not None and not state.empty:
             return _Live(real, str(job.get("slot", "")), state)
     return None

@@ -16,7 +16,7 @@ from typing import Any
 from train.agent.checkpoints.replicator import News, Replicator, Restored, Setup
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.host.loop import Loop
-from train.agent.host.processes import MARK, identify
+from train.agent.host.processes import identify
 
 SECRET = b"s" * 32
 DEADLINE_S = 90.0
@@ -74,19 +74,13 @@ def hdf5(name, data):
 
 def keras(step):
     hdf5("latest.weights.h5", body(step))
-    write("training_metadata.json", b'"%s"' % body(step))
+    write("training_metadata.json", body(step))
 
-def atomic(step):
-    replaced("state.json", b'"%s"' % body(step))
-
-def payload(data):
-    return data[96:] if data.startswith(b"\x89HDF") else data.strip(b'"')
-
-step = max([int(payload(open(name, "rb").read()).split()[0]) for name in os.listdir(".")
-            if name.endswith((".data-00000-of-00001", ".h5", ".json"))], default=0)
+step = max([int(open(name, "rb").read().split()[0]) for name in os.listdir(".")
+            if name.endswith((".data-00000-of-00001", ".json"))], default=0)
 while True:
     step += 1
-    {"tensorflow": tensorflow, "keras": keras, "atomic": atomic}[kind](step)
+    {"tensorflow": tensorflow, "keras": keras}[kind](step)
     print(step, flush=True)
     time.sleep(pause)
 """
@@ -97,8 +91,6 @@ def step_of(path: Path) -> int:
     data = path.read_bytes()
     if data.startswith(b"\x89HDF"):
         data = data[96:]
-    elif data.startswith(b'"'):
-        data = data.strip(b'"')
     text, _, digest = data.rpartition(b" ")
     assert digest.decode() == hashlib.sha256(text).hexdigest(), f"{path} is not whole"
     return int(text.split()[0])
@@ -138,7 +130,6 @@ class Host:
             address="127.0.0.1",
             live=self.where,
             store=str(self.store),
-            mark_directory=str(self.directory),
             mib_s=1000.0,
         )._replace(**self.options)
         self.replicator = Replicator(self.yard.loop, setup, on_news=self.news.append)
@@ -198,13 +189,6 @@ class Host:
         self.settle(is_orderly=True)
         return self.newest
 
-    def gets_events(self) -> bool:
-        """Return whether the kernel reports changes of the checkpoint directory to the replicator."""
-        descriptors = Path(f"/proc/{self.replicator.pid}/fd").iterdir()
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            return any(str(path.readlink()) == "anon_inode:inotify" for path in descriptors)
-        return False
-
     def changed_at(self, name: str) -> int:
         """Return the time at which a file of the checkpoint directory was written; 0: never."""
         try:
@@ -259,18 +243,18 @@ class Yard:
         return host
 
     def writer(
-        self, host: Host, kind: str, *, pause: float = 0.2, size: int = 2000, slow: float = 0.0
+        self, host: Host, kind: str, *, pause: float = 0.2, size: int = 2000, slow: float = 0.0, attempt: int = 1
     ) -> subprocess.Popen[bytes]:
         options = [kind, str(host.live), str(pause), str(size), str(slow)]
-        return self.process(host, [sys.executable, "-c", WRITER, *options])
+        return self.process(host, [sys.executable, "-c", WRITER, *options], attempt=attempt)
 
     def process(
-        self, host: Host, command: Sequence[str], *, stdin: int = subprocess.DEVNULL
+        self, host: Host, command: Sequence[str], *, attempt: int = 1, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the host's task."""
-        env = {**os.environ, MARK: str(host.directory)}
-        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=env, start_new_session=True)
+        """Start the process of the host's task, and watch its checkpoints."""
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True)
         self.writers.append(process)
+        host.replicator.watch(attempt, process.pid)
         return process
 
     def output_of(self, process: subprocess.Popen[bytes]) -> list[bytes]:

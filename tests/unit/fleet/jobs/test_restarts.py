@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fleet.events import Level, Note
 from fleet.jobs.restarts import Restarts
-from train.agent.checkpoints.snapshot import Item, Kind, checkpoint_name
+from train.agent.checkpoints.formats import checkpoint_name
+from train.agent.checkpoints.snapshot import Item, Kind
 from train.agent.protocol.records import Phase, Progress, TaskState
 
 Records = list[TaskState | Progress]

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.replicators import Yard, step_of
-from train.agent.checkpoints import store as replica_store
-from train.agent.checkpoints.snapshot import Item
 
 
 @pytest.fixture
@@ -62,7 +60,6 @@ def test_what_is_fetched_is_shown_where_it_is_wanted_and_others_files_stay(yard:
 def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yard) -> None:
     chief, evaluator = yard.host(), yard.host("worker-1")
     evaluator.replicator.update_live(on=True)
-    chief.replicator.watch(1)
     writer = yard.writer(chief, "tensorflow", pause=0.05)
     seen: set[str] = set()
 
@@ -94,25 +91,3 @@ def test_a_directory_that_holds_other_things_is_not_touched(yard: Yard, monkeypa
     news = other.fetch(chief.snapshot(("a.h5", "one")), chief)
     assert news.error
     assert not (yard.directory / "a.h5").exists()
-
-
-def test_refresh_replaces_the_file_that_names_checkpoints_last(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    chief = yard.host()
-    chief.snapshot(
-        ("checkpoint", 'model_checkpoint_path: "c"\n'),
-        ("c.index", "1"),
-        ("c.data-00000-of-00001", "1"),
-        ("z/last.h5", "2"),
-    )
-    order: list[str] = []
-    put = replica_store.replace_path
-
-    def noted(live: str, item: Item, source: str) -> None:
-        order.append(item.path)
-        put(live, item, source)
-
-    monkeypatch.setattr(replica_store, "replace_path", noted)
-    with replica_store.Store(str(chief.store)).reading() as kept:
-        assert kept is not None
-        replica_store.refresh(str(yard.directory / "shown"), kept, None)
-    assert order == ["c.data-00000-of-00001", "c.index", "z", "z/last.h5", "checkpoint"]

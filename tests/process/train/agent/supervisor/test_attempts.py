@@ -40,7 +40,7 @@ COUNT = """
 import json, os, sys, time
 directory, rank = os.environ["FLEET_CHECKPOINT_DIR"], int(os.environ["FLEET_RANK"])
 attempt = os.environ["FLEET_ATTEMPT"]
-path = os.path.join(directory, "count.json")
+path = os.path.join(directory, "count.data-00000-of-00001")
 begin = json.load(open(path)) if os.path.exists(path) else 0
 config = json.loads(os.environ["TF_CONFIG"])
 print(f"begin {attempt} {begin} {json.dumps(config)}", flush=True)
@@ -51,6 +51,10 @@ for step in range(begin + 1, last + 1):
         with open(path + ".tmp", "w") as file:
             json.dump(step, file)
         os.replace(path + ".tmp", path)
+        for name, text in (("count.index", ""), ("checkpoint", 'model_checkpoint_path: "count"')):
+            if not os.path.exists(os.path.join(directory, name)):
+                with open(os.path.join(directory, name), "w") as file:
+                    file.write(text)
     print(f"step {step}", flush=True)
 """
 AGAIN = Policy(restarts=3, backoff_s=0.1, host_timeout_s=2.0)
@@ -92,8 +96,8 @@ class Job:
         """Return the step of the checkpoint that a slot holds; 0: none."""
         copies = self.directory(slot) / "replica"
         try:
-            directories = [manifest.parent for manifest in copies.glob("*-*-*/manifest")]
-            return max((json.loads((directory / "0").read_text()) for directory in directories), default=0)
+            files = [file for manifest in copies.glob("*-*-*/manifest") for file in manifest.parent.glob("[0-9]")]
+            return max((int(text) for text in map(Path.read_text, files) if text.isdigit()), default=0)
         except FileNotFoundError:  # a newer copy replaced it
             return 0
 
@@ -170,7 +174,9 @@ def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_chec
     ports = [json.dumps(job.begins(slot, attempt)[1]["cluster"]) for slot in range(2) for attempt in (1, 2)]
     assert len(set(ports)) == 2
     for slot in range(2):
-        assert json.loads((job.directory(slot) / "checkpoints" / "count.json").read_text()) >= starts[0]
+        assert (
+            json.loads((job.directory(slot) / "checkpoints" / "count.data-00000-of-00001").read_text()) >= starts[0]
+        )
 
 
 @pytest.mark.parametrize(
