@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-from train.agent.host.address import address_on_route
+from train.agent.host.ports import address_on_route
 
 LOOPBACK = "127.0.0.1"
 """Address if all processes are on one computer."""

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from train.agent.files.disk import read_json, remove_file, write_atomic
-from train.agent.host.address import host_address
+from train.agent.host.ports import host_address
 from train.errors import RendezvousError
 from train.rendezvous.address import LOOPBACK, address_of_node
 from train.rendezvous.contract import SLACK_S, Participants, UnansweredError

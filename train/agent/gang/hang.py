@@ -34,7 +34,6 @@ _WAITS = (
     (re.compile(r"/eager/context\.py wait_at_barrier"), BARRIER),
     (re.compile(r"/eager/context\.py (?:ensure_initialized|enable_collective_ops|get_config_key_value)"), START),
     (re.compile(r"/training/server_lib\.py __init__"), START),
-    (re.compile(r"^<frozen fleet> await_leader"), START),  # train.agent.injected.observer
     (re.compile(r"/eager/execute\.py quick_execute|/ops/gen_collective_ops\.py |/cross_device_ops\.py "), COLLECTIVE),
     (
         re.compile(r"/distribute/cross_device_utils\.py |/cluster_coordinator\.py |/eager/context\.py sync"),

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from train.agent.files.disk import read_json, read_text, write_atomic
 from train.agent.host.processes import boot_id
-from train.agent.host.startup import PROVEN, install_hook, proof_environment
+from train.agent.host.spawn import PROVEN, install_hook, proof_environment
 from train.agent.injected import read_source
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Gpu, Refusal

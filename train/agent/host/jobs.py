@@ -1,8 +1,9 @@
-"""Find, list, and report the jobs of this host."""
+"""Find, list, and report the jobs of this host, and lock it for one of them."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import time
@@ -184,3 +185,34 @@ def members_of(job: Dict[str, Any]) -> List[records.Member]:
 
 def _newest(kind: Type[T], given: List[records.Record]) -> Optional[T]:
     return next((record for record in reversed(given) if isinstance(record, kind)), None)
+
+
+# --- the lock of the host -------------------------------------------------------------------------------------------
+
+
+def open_lock(path: str) -> int:
+    """Return a file descriptor of the lock at `path`, which is not taken yet.
+
+    Raises:
+        OSError: the file cannot be created.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def wait_for_lock(lock: int) -> None:
+    """Take a lock as `try_lock` does, as soon as no other process holds it."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def unlock(lock: int) -> None:
+    """Release a lock for all copies of its descriptor."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def try_lock(lock: int) -> bool:
+    """Take a lock until all copies of its descriptor are closed; return False if another process holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

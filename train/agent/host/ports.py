@@ -1,4 +1,4 @@
-"""Reserve the port of a task's TensorFlow server, and the one for the connections of the agents.
+"""Find the address of this host, and reserve the ports of a task's TensorFlow server and of the agents' connections.
 
 TensorFlow's gRPC server binds all addresses seconds after the task has started, and by then the agent must have
 closed the port. Until then an abstract Unix socket reserves the port against other agents on the same host: it
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from typing import List, Optional
+from typing import Any, List, Optional, Tuple
 
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Refusal
@@ -18,6 +18,8 @@ from train.agent.protocol.records import Refusal
 PORTS_TRIED = 1000
 _TAKEN = (errno.EADDRINUSE,)
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+_AF_INET = 2
+_NOWHERE = ("192.0.2.1", 9)  # of RFC 5737, for documentation; no packet is sent there
 _BACKLOG = 1024  # who asks before the supervisor can answer waits here
 
 
@@ -161,3 +163,38 @@ def listen_for_links(address: str) -> socket.socket:
         raise RefusedError(Refusal.PORT, reason, "check the host's private address in the inventory") from error
     listener.setblocking(False)
     return listener
+
+
+def host_address(ssh_connection: str) -> str:
+    """Return the address at which the SSH connection arrived, which is on this side of any NAT.
+
+    If that address is valid on this host only, return that of the interface on the way out; empty if there is none.
+
+    Args:
+        ssh_connection: The variable SSH_CONNECTION of sshd(8): the client's address and port, the server's.
+    """
+    words = ssh_connection.split()
+    address = words[2] if len(words) == 4 else ""
+    return (
+        address if address and not _is_private_to_host(address) else address_on_route(_AF_INET, _NOWHERE) or address
+    )
+
+
+def _is_private_to_host(address: str) -> bool:
+    """Return True if `address` is a loopback or link-local address."""
+    return address.startswith(("127.", "169.254.", "fe80:")) or address == "::1"
+
+
+def address_on_route(family: int, target: Tuple[Any, ...]) -> str:
+    """Return this host's address on the route to a socket address; empty without a route. Nothing is sent."""
+    try:
+        probe = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    try:
+        probe.connect(target)
+        return str(probe.getsockname()[0]).partition("%")[0]
+    except OSError:
+        return ""
+    finally:
+        probe.close()

@@ -9,8 +9,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
-from train.agent.host.spawn import Spawned, spawn
-from train.agent.host.startup import Hook
+from train.agent.host.spawn import Hook, Spawned, spawn
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal

@@ -1,16 +1,27 @@
-"""Start a process that cannot outlive its parent and waits at a gate before it runs."""
+"""Start a process that cannot outlive its parent and waits at a gate before it runs, with the hook in its Python.
+
+The hook is code that runs in a task's interpreter before any user code, and can dump its stacks. Python imports a
+module ``sitecustomize`` at the end of its start-up (https://docs.python.org/3/library/site.html), so a directory with
+one, first on PYTHONPATH, runs before the script and everything that it imports. The hook removes every trace of
+itself and then imports the ``sitecustomize`` that would have been found without it.
+
+If that is not reliable, a task is held before its exec instead, see `hook_for`: user code never runs early. Only an
+interpreter that has run the hook on this host with the same variables may be held by it. If a task is another
+program, such as a shell or R, the interpreters that it starts use the hook only to dump their stacks.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, NamedTuple, NoReturn, Optional, Sequence
+from typing import AbstractSet, Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence
 
-from train.agent.host.startup import Hook, hook_environment
+from train.agent.files.disk import make_directory, read_text, write_atomic
+from train.agent.injected import read_source
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _OPEN = b"g"  # before the time from which the process may run
 _LONGEST_OPEN = 64  # bytes
@@ -19,14 +30,31 @@ _NOT_RUN = 127
 _FIRST_LINE = 256  # bytes of a script's first line, which names its interpreter
 # Where the ends of a hook's pipes are in its process: out of the way of all that a script opens or counts on.
 _HIGHEST = 1023
+VARIABLE = "FLEET_HOOK"
+PROVE = "prove"
+PROVEN = "proven"
+# Of the real-time signals, those at both ends are taken by threads libraries and by the Java runtime.
+STACKS_SIGNAL = signal.SIGRTMIN + 13
+# What decides which code an interpreter runs before the hook.
+_DECISIVE = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONUSERBASE",
+    "PYTHONNOUSERSITE",
+    "PYTHONPLATLIBDIR",
+    "PYTHONWARNINGS",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "HOME",
+)
+_ELF = b"\x7fELF"
 
 try:
-    import ctypes
+    import ctypes  # Python has no other way to prctl(2): to end with the parent, and to adopt orphans
 
-    _libc = ctypes.CDLL(None, use_errno=True)
-    _prctl = _libc.prctl
+    _prctl = ctypes.CDLL(None).prctl
 except (ImportError, OSError, AttributeError):  # a Python built without libffi
-    _libc = _prctl = None  # type: ignore[assignment]
+    _prctl = None  # type: ignore[assignment]
 
 
 def close_descriptors(keep: AbstractSet[int]) -> None:
@@ -79,17 +107,46 @@ def end_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def name_process(name: str) -> None:
-    """Set the name of this process, of up to 15 characters, which ps(1) and top(1) show."""
-    if _prctl is not None:
-        _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+def fork_helper(run: Callable[[], None], keep: AbstractSet[int]) -> int:
+    """Fork a process that runs `run` and ends with this one; return its process ID.
+
+    Args:
+        run: Called in the new process, with default signals and without the event loop of this one.
+        keep: Descriptors that stay open, besides the standard ones.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    parent = os.getpid()
+    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _run_helper(run, keep, parent)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return pid
 
 
-def return_memory() -> None:
-    """Return memory that is not used any more to the system, if the C library can: malloc_trim(3)."""
-    trim = getattr(_libc, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+def _run_helper(run: Callable[[], None], keep: AbstractSet[int], parent: int) -> NoReturn:
+    code = 1
+    try:
+        gc.freeze()  # sockets of the parent must never be closed by their number, which may be another's here
+        os.setsid()
+        if end_with(parent):
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            close_descriptors(keep)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            run()
+            code = 0
+    except BaseException:  # noqa: BLE001 - reported in agent.log, and by the exit code
+        import traceback
+
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(code)
 
 
 class Spawned(NamedTuple):
@@ -243,3 +300,94 @@ def _run_child(
         os.write(2, f"fleet: cannot run {command[0]}: {reason}\n".encode("utf-8", "surrogateescape"))
     finally:
         os._exit(_NOT_RUN)
+
+
+# --- the hook ------------------------------------------------------------------------------------------------------
+
+
+class Proof(NamedTuple):
+    """Evidence that an interpreter of this host runs the hook."""
+
+    python: str  # as it is named in commands
+    directory: str  # of the hook
+    program: bool  # it is one itself, and no script that may do something else the next time
+
+
+class Hook(NamedTuple):
+    """The way in which a task uses the hook."""
+
+    directory: str
+    holds_task: bool  # it holds the task; else the task is held before its exec
+    for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
+    obstacle: str = ""  # why it does not hold the task
+
+
+def install_hook(directory: str) -> None:
+    """Write the hook into `directory`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for name in ("adaptations", "observer", "sitecustomize", "warm"):
+        path, source = os.path.join(directory, name + ".py"), read_source(name)
+        if read_text(path) != source:
+            make_directory(directory)
+            write_atomic(path, source.encode())
+
+
+def is_program(path: str) -> bool:
+    """Return True if a file is a binary program, not a script."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_ELF)) == _ELF
+    except OSError:
+        return False
+
+
+def proof_environment(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
+    """Return an environment in which an interpreter that runs the hook sets `VARIABLE` to `PROVEN`."""
+    return {**environment, "PYTHONPATH": _with_directory(directory, environment), VARIABLE: PROVE}
+
+
+def hook_for(
+    command: Sequence[str], env: Mapping[str, str], session: Mapping[str, str], proof: Optional[Proof]
+) -> Optional[Hook]:
+    """Return how `command` uses the hook, or None if the host's interpreter has not run it.
+
+    Args:
+        command: Of the task.
+        env: Of the task.
+        session: In which the proof was made.
+        proof: Of the host's interpreter.
+    """
+    if proof is None:
+        return None
+    is_script = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
+    if command[0] != proof.python or not is_script:
+        obstacle = "the command does not run a script with the fleet's interpreter"
+        return Hook(proof.directory, holds_task=False, for_children=True, obstacle=obstacle)
+    changed = next((name for name in _DECISIVE if env.get(name) != session.get(name)), "")
+    obstacle = f"{changed} is not that of the host" if changed else ""
+    if not proof.program:
+        obstacle = "the fleet's interpreter is a script"
+    return Hook(proof.directory, holds_task=not obstacle, obstacle=obstacle)
+
+
+def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
+    """Return the environment in which the process `pid` starts with the hook.
+
+    Args:
+        hook: Its directory.
+        env: Of the task.
+        pid: Of the process; in any other the hook only removes itself, unless it is one for those below.
+        gate: Descriptor from which it reads that it may run; negative where it was held already.
+        line: Descriptor to which it writes that it has arrived, and its stacks.
+    """
+    had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
+    value = f"{0 if hook.for_children else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
+    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
+
+
+def _with_directory(directory: str, env: Mapping[str, str]) -> str:
+    before = env.get("PYTHONPATH", "")
+    return directory + os.pathsep + before if before else directory

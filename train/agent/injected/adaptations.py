@@ -29,6 +29,8 @@ KERAS = "keras"
 SHARD = "shard"
 TF_CONFIG = "tf_config"
 JOB = "FLEET_TF_CONFIG"
+_READER_MODULE = "tensorflow.python.data.ops.readers"
+_INPUT_MODULES = ("tensorflow.python.distribute.input_util", "tensorflow.python.distribute.input_lib")
 _RESOLVERS = "tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver"
 
 
@@ -113,7 +115,9 @@ class PatchLoader:
 
 
 def adapt_data(module: "Any") -> None:
-    """Wrap `get_distributed_dataset` of a module from which all strategies call it."""
+    """Wrap the readers of files, or `get_distributed_dataset` of a module from which all strategies call it."""
+    if module.__name__ == _READER_MODULE:
+        note_readers(module)
     original = getattr(module, "get_distributed_dataset", None)
     if original is not None:
         module.get_distributed_dataset = shard_by_elements(original)
@@ -195,8 +199,7 @@ def _adapt(arguments: "dict[str, Any]") -> None:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if workers < 2 or policy != AutoShardPolicy.AUTO:
         return
-    counts = [_count_elements(files, workers) for files in _file_lists(dataset)]
-    fewest = min(counts, default=workers)
+    fewest = min(_count_files(dataset), default=workers) if _READERS else workers
     if fewest >= workers:
         return
     options = Options()
@@ -211,40 +214,53 @@ def _adapt(arguments: "dict[str, Any]") -> None:
         _report(SHARD, text)
 
 
-def _file_lists(dataset: "Any") -> "Iterator[Any]":
-    """Yield the data sets whose elements TensorFlow takes for files: a function with a reader is mapped over them."""
-    waiting, seen = [dataset], set()
-    while waiting:
-        current = waiting.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        current = getattr(current, "_impl", current)
-        if any(_reads_files(function.function.graph.as_graph_def()) for function in current._functions()):
-            yield current._inputs()[0]
-        else:
-            waiting += current._inputs()
+def note_readers(module: "Any") -> None:
+    """Record when a data set that reads files is created; without one, no graph of a data set is needed."""
+    import functools
+
+    def note(cls: "Any") -> None:
+        create = cls.__init__
+
+        @functools.wraps(create)
+        def init(*args: "Any", **kwargs: "Any") -> None:
+            _READERS.add(cls.__name__)
+            create(*args, **kwargs)
+
+        cls.__init__ = init
+
+    for name, value in list(vars(module).items()):
+        if name.startswith(_READER_KINDS) and isinstance(value, type):
+            note(value)
 
 
-def _reads_files(graph: "Any") -> bool:
-    from operator import attrgetter
+def _count_files(dataset: "Any") -> "Iterator[int]":
+    """Yield the lengths of the lists from which a data set takes names of files, by its serialized graph.
 
-    functions = attrgetter("library.function")(graph)
-    nodes = [node for function in functions for node in function.node_def]
-    return any(_is_reader(node.op) for node in [*graph.node, *nodes])
+    TensorFlow takes each element of a data set for a file if a function with a reader is mapped over it.
+    """
+    import tensorflow
+
+    variant = tensorflow.data.experimental.to_variant(dataset)
+    serialized = tensorflow.raw_ops.DatasetToGraphV2(input_dataset=variant)
+    graph = tensorflow.compat.v1.GraphDef.FromString(serialized.numpy())
+    bodies = {function.signature.name: function.node_def for function in graph.library.function}
+    nodes = {node.name: node for node in graph.node}
+
+    def reads(name: str) -> bool:
+        return any(node.op.startswith(_READER_KINDS) or calls_reader(node) for node in bodies.get(name, ()))
+
+    def calls_reader(node: "Any") -> bool:
+        return any(reads(value.func.name) for value in node.attr.values() if value.func.name)
+
+    for node in filter(calls_reader, graph.node):
+        source = nodes[node.input[0]]
+        while source.op != "TensorSliceDataset":
+            source = nodes[source.input[0]]
+        yield nodes[source.input[0]].attr["value"].tensor.tensor_shape.dim[0].size
 
 
-def _is_reader(op: str) -> bool:
-    kinds = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "ArrayRecordDataset")
-    return op.startswith(kinds)
-
-
-def _count_elements(files: "Any", most: int) -> int:
-    """Return the number of elements, up to `most`; they are names of files, which are cheap."""
-    count = int(files.cardinality())
-    return count if count >= 0 else sum(1 for _ in files.take(most))
-
-
+_READER_KINDS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+_READERS: "set[str]" = set()  # kinds of which a data set was created
 _REPORTED: "set[str]" = set()
 
 
@@ -257,9 +273,7 @@ def _report(name: str, text: str) -> None:
 if __name__ == "fleet_adaptations":
     _FINDERS = {
         KERAS: AliasFinder(),
-        SHARD: PatchFinder(
-            ("tensorflow.python.distribute.input_util", "tensorflow.python.distribute.input_lib"), adapt_data
-        ),
+        SHARD: PatchFinder((_READER_MODULE, *_INPUT_MODULES), adapt_data),
         TF_CONFIG: PatchFinder((_RESOLVERS,), adapt_resolver),
     }
     _NAMES = [item.partition(":")[0] for item in os.environ.get(VARIABLE, "").split(",")]

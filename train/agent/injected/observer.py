@@ -15,13 +15,12 @@ to the supervisor through the hook's pipe: a record separator, a JSON object, an
 Nothing is guessed: each activity begins and ends with a call that is observed. Steps are measured only in a cluster
 of several workers. No thread is started. Errors in here are suppressed: TensorFlow's internals may change, and then
 less is reported. For Python 3.8 and later. Modules are imported when the script imports them, never earlier.
-
-One thing is changed: a worker connects to the first one only when that one listens, see `await_leader`.
 """
 
 import os
 import sys
 import time
+from importlib.machinery import SourceFileLoader
 
 TYPE_CHECKING = False  # typing is not imported before the script
 if TYPE_CHECKING:
@@ -38,8 +37,6 @@ _BUILDING = "tf.function-graph_building"  # name of TensorFlow's own trace event
 _NOT_FUNCTIONS = ("tf.constant", _BUILDING)
 _WINDOW_S = 2.0
 _STEPS_LEAST = 3  # in a window
-_LEADER_S = 30.0  # after this time TensorFlow waits for it, with its own deadline
-_LEADER_POLL_S = 0.02
 
 
 class Reporter:
@@ -199,37 +196,6 @@ def _count_gpus() -> int:
         return 1  # unknown
 
 
-def await_leader(resolver: "Any") -> None:
-    """Wait until the first task of a cluster accepts connections; TensorFlow repeats a refused one after a second.
-
-    Source: fixed_reconnect_backoff_ms in tensorflow/core/distributed_runtime/rpc/grpc_channel.cc.
-
-    Args:
-        resolver: The cluster resolver of a strategy.
-    """
-    try:
-        cluster = resolver.cluster_spec().as_dict()
-        kind = "chief" if "chief" in cluster else "worker"
-        if resolver.task_type in ("chief", "worker") and (resolver.task_type, resolver.task_id) != (kind, 0):
-            _await_listener(cluster[kind][0])
-    except Exception:  # an unusual resolver, or a network in which the address is not reached
-        pass
-
-
-def _await_listener(address: str) -> None:
-    import socket
-
-    host, _, port = address.rpartition(":")
-    end = time.monotonic() + _LEADER_S
-    while time.monotonic() < end:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _LEADER_S).close()
-        except ConnectionRefusedError:
-            time.sleep(_LEADER_POLL_S)
-        else:
-            return
-
-
 def _print_target(error: Exception, code: "Any") -> None:
     """Print the file that Keras could not download, for the diagnosis: `get_file` derives its path in many ways.
 
@@ -282,7 +248,7 @@ class Observer:
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
-                    if type(spec.loader) is sys.modules["_frozen_importlib_external"].SourceFileLoader:
+                    if type(spec.loader) is SourceFileLoader:
                         spec.loader = Loader(spec.loader, self)  # type: ignore[assignment]
                     return spec
         return None
@@ -309,18 +275,15 @@ class Observer:
         name: str,
         activity: str,
         *,
-        before: "Callable[..., None] | None" = None,
         on_end: "Callable[[], None] | None" = None,
         on_error: "Callable[[Exception], None] | None" = None,
     ) -> None:
-        """Report an activity while a function runs; `before` is called first, with the arguments of the function."""
+        """Report an activity while a function runs."""
         original, reporter = getattr(owner, name), self._reporter
 
         def wrapper(*args: "Any", **kwargs: "Any") -> "Any":
             reporter.begin(activity)
             try:
-                if before is not None:
-                    before(*args, **kwargs)
                 return original(*args, **kwargs)
             except Exception as error:
                 if on_error is not None:
@@ -334,11 +297,7 @@ class Observer:
         setattr(owner, name, _imitate(wrapper, original))
 
     def _patch_collective(self, module: "Any") -> None:
-        def await_first(_: "Any", cluster_resolver: "Any") -> None:
-            await_leader(cluster_resolver)
-
-        kind = module.CollectiveAllReduceExtended
-        self._wrap(kind, "_initialize_multi_worker", WAITING, before=await_first, on_end=self._enable)
+        self._wrap(module.CollectiveAllReduceExtended, "_initialize_multi_worker", WAITING, on_end=self._enable)
 
     def _enable(self) -> None:
         self._steps.enabled = True

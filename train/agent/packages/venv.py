@@ -22,8 +22,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
 from train.agent.files.paths import HostPaths, VenvPaths
-from train.agent.host.jobs import newest_tasks
-from train.agent.host.lock import open_lock, try_lock
+from train.agent.host.jobs import newest_tasks, open_lock, try_lock
 from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import INSTALLING, PipProgress, find_cause

@@ -13,16 +13,16 @@ from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import login_environment
 from train.agent.host.jobs import find_task, members_of
 from train.agent.host.processes import MARK, ProcessId, is_alive
-from train.agent.host.startup import VARIABLE
+from train.agent.host.spawn import VARIABLE
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Replication, build
 from train.agent.supervisor.environment import (
     HostEnvironment,
     TaskIdentity,
     checkpoint_directory,
+    program_directories,
     task_environment,
 )
-from train.agent.supervisor.host_environment import program_directories
 
 REFUSED = 14
 _NOT_RUN, _NOT_FOUND = 126, 127  # exit codes of a shell
@@ -93,7 +93,7 @@ def _running_environment(paths: TaskPaths) -> Dict[str, str]:
 
 
 def without_hook(env: Dict[str, str]) -> Dict[str, str]:
-    """Return the environment of a task as its script gets it, see train.agent.host.startup."""
+    """Return the environment of a task as its script gets it, see train.agent.host.spawn."""
     fields = env.get(VARIABLE, "").split(":", _HOOK_FIELDS - 1)
     kept = {name: value for name, value in env.items() if name != VARIABLE}
     if len(fields) == _HOOK_FIELDS:

@@ -21,11 +21,10 @@ from train.agent.host.facts import (
     login_environment,
     memory_total,
 )
-from train.agent.host.jobs import JOB_NAME, holder_of, queued_jobs
-from train.agent.host.lock import open_lock, try_lock
+from train.agent.host.jobs import JOB_NAME, holder_of, open_lock, queued_jobs, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
-from train.agent.host.startup import Proof, is_program
+from train.agent.host.spawn import Proof, is_program
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
@@ -40,8 +39,7 @@ from train.agent.protocol.records import (
     Relay,
     to_dict,
 )
-from train.agent.supervisor.environment import HostEnvironment
-from train.agent.supervisor.host_environment import create_host_environment, program_directories
+from train.agent.supervisor.environment import HostEnvironment, create_host_environment, program_directories
 
 if TYPE_CHECKING:
     from train.agent.peers.relay import RelayServer

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Dict, Optional, Type
 
 from train.agent.files.paths import HostPaths
-from train.agent.host.address import host_address
+from train.agent.host.ports import host_address
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError, RefusedError

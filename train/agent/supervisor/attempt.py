@@ -20,8 +20,7 @@ from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
 from train.agent.host.processes import Stat, identify, read_descendants, read_stat
-from train.agent.host.spawn import spawn
-from train.agent.host.startup import Hook, Proof, hook_for
+from train.agent.host.spawn import Hook, Proof, hook_for, spawn
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
@@ -37,8 +36,8 @@ from train.agent.supervisor.environment import (
 )
 from train.agent.supervisor.listening import TIMER, PortWatch
 from train.agent.supervisor.observations import Observations
+from train.agent.supervisor.output import CPU_FRACTION, ProgressQueue, Unannounced
 from train.agent.supervisor.progress import ProgressParser
-from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 from train.agent.supervisor.warm import Program, WarmTask, fork_task, make_key, read_program, start_server
 

@@ -1,10 +1,14 @@
-"""Build the environment of a task. Pure; the client shows the same result in a dry run."""
+"""Build the environment of a task, and its part that depends on the host: programs, and a network interface."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from typing import Dict, Mapping, NamedTuple, Sequence, Tuple
+import socket
+import struct
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
+from train.agent.files.disk import make_directory, read_text
 from train.agent.files.paths import TaskPaths
 from train.agent.host.processes import MARK
 from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
@@ -16,6 +20,8 @@ _VARIABLES = {
     "rank": "FLEET_RANK", "index": "FLEET_TASK_INDEX", "type": "FLEET_TASK_TYPE", "tasks": "FLEET_NUM_TASKS",
     "addresses": "FLEET_ADDRESSES", "attempt": "FLEET_ATTEMPT",
 }  # fmt: skip
+_NAMES = ("python", "python3")
+_SIOCGIFADDR = 0x8915  # netdevice(7)
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -149,3 +155,69 @@ def task_environment(
         variables[JOB] = variables["TF_CONFIG"]
     variables[MARK] = paths.directory
     return variables
+
+
+# --- the host ------------------------------------------------------------------------------------------------------
+
+
+def create_host_environment(programs: str, python: str, address: str, gpus: int) -> HostEnvironment:
+    """Return the host-specific environment of a task, and write its programs.
+
+    Args:
+        programs: Directory for them.
+        python: The interpreter of the task.
+        address: By which the other hosts reach this one.
+        gpus: That the task will see.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    write_programs(programs, python)
+    directories = (programs, *program_directories(python))
+    return HostEnvironment(python, directories, interface_of(address) if gpus else "", gpus)
+
+
+def program_directories(python: str) -> List[str]:
+    """Return the directory of programs of an interpreter's virtual environment; empty for any other interpreter."""
+    directory = os.path.dirname(python)
+    return [directory] if os.path.exists(os.path.join(os.path.dirname(directory), "pyvenv.cfg")) else []
+
+
+def write_programs(directory: str, python: str) -> None:
+    """Make the names python and python3 run one interpreter.
+
+    A link is not sufficient: Python finds a virtual environment by the directory of its executable.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    quoted = "'" + python.replace("'", "'\\''") + "'"
+    make_directory(directory)
+    for name in _NAMES:
+        path = os.path.join(directory, name)
+        with open(path, "wb") as file:
+            file.write(f'#!/bin/sh\nexec {quoted} "$@"\n'.encode("utf-8", "surrogateescape"))
+        os.chmod(path, 0o700)
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has an address; empty if unknown, for example behind NAT."""
+    if address == "::1" or address.startswith("127."):
+        return "lo"
+    return next((name for name, candidate in _interfaces() if candidate == address), "")
+
+
+def _interfaces() -> List[Tuple[str, str]]:
+    """Return the addresses of this host, each with its interface. Sources: netdevice(7), proc(5)."""
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no address
+                continue
+            addresses.append((name, socket.inet_ntop(socket.AF_INET, answer[20:24])))
+    for fields in map(str.split, read_text("/proc/net/if_inet6").splitlines()):
+        if len(fields) > 5:
+            addresses.append((fields[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))))
+    return addresses

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
-from typing import Callable, NoReturn
+from functools import partial
+from typing import Callable
 
 from train.agent.files.disk import free_space, remove_file, write_atomic
 from train.agent.files.journal import read_job, write_job
 from train.agent.gang import reconciler
 from train.agent.host import control
-from train.agent.host.jobs import holder_of
-from train.agent.host.lock import unlock, wait_for_lock
+from train.agent.host.jobs import holder_of, unlock, wait_for_lock
 from train.agent.host.processes import end_leftovers
-from train.agent.host.spawn import close_descriptors, end_with
+from train.agent.host.spawn import fork_helper
 from train.agent.protocol.records import Reason
 from train.agent.supervisor.attempt import Start
 
@@ -44,12 +43,12 @@ class HostQueue:
 
     def await_turn(self) -> None:
         """Wait for the end of all earlier jobs; feed Unqueued."""
-        self._pid = _fork(self._start, claims=False)
+        self._pid = self._fork()
 
     def claim(self, attempt: int) -> None:
         """Lock the host as soon as it is free; feed Claimed."""
         self._claims = attempt
-        self._pid = _fork(self._start, claims=True)
+        self._pid = self._fork()
 
     def child_exited(self, pid: int, status: int) -> None:
         """Handle the end of a child process of the supervisor."""
@@ -59,7 +58,7 @@ class HostQueue:
         if status != 0:
             self._failures += 1
             if self._failures < _MOST_FAILURES:
-                self._pid = _fork(self._start, claims=bool(self._claims))
+                self._pid = self._fork()
                 return
             reason = Reason(f"the queue of {self._start.commit.slot} cannot be read")
             self._feed(reconciler.Failed(self._claims or self._start.commit.attempt, reason))
@@ -71,42 +70,14 @@ class HostQueue:
             free, _ = free_space(self._start.paths.directory)
             self._feed(reconciler.Claimed(self._claims, port, self._start.facts._replace(disk_free=free)))
 
+    def _fork(self) -> int:
+        return fork_helper(partial(_claim if self._claims else _await_turn, self._start), {self._start.lock})
+
     def close(self) -> None:
         """Stop waiting."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
         remove_file(self._start.paths.queued)
-
-
-def _fork(start: Start, *, claims: bool) -> int:
-    supervisor = os.getpid()
-    blocked = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    try:
-        pid = os.fork()
-        if pid == 0:
-            _run_child(start, supervisor, claims=claims)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return pid
-
-
-def _run_child(start: Start, supervisor: int, *, claims: bool) -> NoReturn:
-    code = 1
-    try:
-        gc.freeze()  # sockets of the supervisor must never be closed by their number, which may be another's here
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        close_descriptors({start.lock})
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if end_with(supervisor):
-            (_claim if claims else _await_turn)(start)
-            code = 0
-    except BaseException:  # noqa: BLE001 - report the error of a process without a parent that could
-        import traceback
-
-        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
-    finally:
-        os._exit(code)
 
 
 def _await_turn(start: Start) -> None:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Collection, Dict, FrozenSet, Optional, Set
+from typing import Collection, Dict, Optional
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import Loop
 from train.agent.supervisor.inspection import sockets_of
 
 PERIOD_S = 1.0
-_SLACK = 1.5  # of the period, to wait for another reason to wake up: the next heartbeat
-_SHORT_S = 0.25  # the period at first: the port of a short job is open for less than a second
-_SHORT_UNTIL_S = 20.0
+_SLACK_S = 1.5  # to wait for another reason to wake up: the next heartbeat
 LEAST_CHECKS = 20  # with TensorFlow loaded, before it is certain that the task does not listen
 _OFTEN_S = 60.0  # for which the port is checked this often; later only together with the libraries
 TIMER = "port"
@@ -52,8 +50,6 @@ def loads_another(maps: str) -> bool:
 class PortWatch:
     """Watch the port of a task until the task listens on it.
 
-    The tables of all connections of a host are long: they are read if the task has new sockets.
-
     Args:
         loop: Event loop that serves it.
         port: Of the task in TF_CONFIG.
@@ -63,9 +59,7 @@ class PortWatch:
         self._loop = loop
         self._port = port
         self._net = ""
-        self._pids: FrozenSet[int] = frozenset()
-        self._sockets: Set[str] = set()
-        self._has_compared_again = True  # a new socket may listen only after it was seen
+        self._pids: Collection[int] = ()
         self._opened = False
         self._tensorflow = False
         self._another = False
@@ -95,7 +89,7 @@ class PortWatch:
             pid: The task's process, which is in the same network namespace as the rest of the task.
         """
         self._net = f"/proc/{pid}/net"
-        self._pids = frozenset([pid])
+        self._pids = [pid]
         self._seldom_at = time.monotonic() + _OFTEN_S
         self._check_port()
 
@@ -103,35 +97,26 @@ class PortWatch:
         """Check the sockets of all processes of the task, and which libraries they have loaded."""
         if not self._net or self._opened:
             return
-        self._pids = frozenset(pids)
-        self._sockets = set(sockets_of(pids))
+        self._pids = pids
         self._compare()
-        self._checks += self._tensorflow
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
     def _check_port(self) -> None:
-        self._checks += self._tensorflow
-        sockets = set(sockets_of(self._pids))
-        if sockets - self._sockets or not self._has_compared_again:
-            self._has_compared_again = sockets <= self._sockets
-            self._sockets = sockets
-            self._compare()
+        self._compare()
         if not self._opened and time.monotonic() < self._seldom_at:
-            is_short = time.monotonic() < self._seldom_at - _OFTEN_S + _SHORT_UNTIL_S
-            period_s = min(_SHORT_S, PERIOD_S) if is_short else PERIOD_S
-            self._loop.after(TIMER, period_s, self._check_port, slack_s=0.0 if is_short else _SLACK * PERIOD_S)
+            self._loop.after(TIMER, PERIOD_S, self._check_port, slack_s=_SLACK_S)
 
     def _compare(self) -> None:
         """Compare the sockets of the task with all that listen on this host."""
-        if not self._sockets:
-            return
+        self._checks += self._tensorflow
+        sockets = set(sockets_of(self._pids))
         listeners: Dict[str, int] = {}
-        for name in _TABLES:
+        for name in _TABLES if sockets else ():
             listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
-        self._find({listeners[inode] for inode in self._sockets if inode in listeners})
+        self._find({listeners[inode] for inode in sockets if inode in listeners})
 
     def _find(self, ports: Collection[int]) -> None:
         """Record the ports on which the task listens."""

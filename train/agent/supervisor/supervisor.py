@@ -20,7 +20,7 @@ from train.agent.files.job_marks import job_mark, mark_job
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.scheduling import JobTerms
+from train.agent.gang.scheduling import RESTART_EXIT_CODE, JobTerms
 from train.agent.gang.states import (
     DesiredState,
     Message,
@@ -41,7 +41,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.notices.preemption import Notices, NoticeWatch, Window, find_notice
+from train.agent.supervisor.preemption import Notices, NoticeWatch, Window, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class Supervisor:
         self._reviver: Optional[Reviver] = None
         self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, start.commit.members
         self._pending_close: Optional[reconciler.Closed] = None
-        self._on_settled: Callable[[], None] = self._deliver_close
         self._restoring: Optional[reconciler.RestoreCheckpoint] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._is_evaluator = False  # our task reads checkpoints as they come
@@ -126,7 +125,6 @@ class Supervisor:
         adopt_orphans()
         if self._last is not None or self._commit.join or self._commit.resume is not None:
             self._need_replicator()  # this host may hold a checkpoint already
-        self._recover_checkpoint()
         self._connect_peers()
         self._begin_job()
         self._watch_for_notices()
@@ -159,22 +157,6 @@ class Supervisor:
                 self._stop_if_delivered,
             ),
         )
-
-    def _recover_checkpoint(self) -> None:
-        """Keep a complete checkpoint that the task wrote before the previous supervisor was killed."""
-        order = self._last
-        first = order.members[0].slot if order is not None and order.members else ""
-        if self._replicator is None or order is None or first != self._commit.slot:
-            return
-        waits = [True]
-        self._loop.after("settle", _SETTLE_S, waits.clear)
-        self._on_settled = waits.clear
-        self._replicator.watch(order.attempt)
-        self._replicator.settle()
-        while waits:
-            self._loop.turn()
-        self._loop.cancel("settle")
-        self._on_settled = self._deliver_close
 
     def _watch_for_notices(self) -> None:
         remove_file(self._start.paths.maintenance)  # of an earlier supervisor, perhaps before that maintenance
@@ -230,7 +212,6 @@ class Supervisor:
             self._address,
             self._start.checkpoints,
             paths.replica,
-            paths.directory,
             commit.replication.mib_s,
         )
         replicator = Replicator(self._loop, setup, on_news=self._handle_news)
@@ -374,7 +355,9 @@ class Supervisor:
                 self._watching = 0
                 self._pending_close = event
                 self._loop.after("settle", _SETTLE_S, self._deliver_close)
-                is_orderly = self._attempt is not None and self._attempt.task.exit == records.Exit(code=0)
+                # A task that exits with such a code has closed what it saved.
+                orderly = (records.Exit(code=0), records.Exit(code=RESTART_EXIT_CODE))
+                is_orderly = self._attempt is not None and self._attempt.task.exit in orderly
                 self._replicator.settle(is_orderly=is_orderly)
                 return
         self._feed(event)
@@ -391,7 +374,7 @@ class Supervisor:
         source = Source(self._address, news.port) if news.held is not None and news.port else None
         self._feed(reconciler.CheckpointHeld(news.held, source))
         if news.settled is not None or news.ended:
-            self._on_settled()
+            self._deliver_close()
         restoring = self._restoring
         if restoring is not None and news.restored is not None and news.restored.snapshot == restoring.snapshot:
             self._restoring = None

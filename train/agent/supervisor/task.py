@@ -23,8 +23,7 @@ from train.agent.host.processes import (
     signal_all,
     signal_group,
 )
-from train.agent.host.spawn import Spawned, open_gate, spawn
-from train.agent.host.startup import STACKS_SIGNAL, Hook
+from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, open_gate, spawn
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_task
 from train.agent.supervisor.observations import split_reports

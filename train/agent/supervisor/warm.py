@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Seq
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.processes import MARK, is_marked, list_processes, signal_all
-from train.agent.host.spawn import Spawned, spawn
-from train.agent.host.startup import STACKS_SIGNAL, Hook
+from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, spawn
 
 if TYPE_CHECKING:
     import ast
@@ -133,45 +132,35 @@ def fork_task(
     obstacle = read_text(os.path.join(root, f"{key}.obstacle"))
     if obstacle:
         return obstacle
+    request = {"command": list(command), "environment": dict(env), "directory": directory, "path": first_path}
+    data = json.dumps({**request, "umask": umask}).encode() + b"\n"
+    (output, output_end), (gate_end, gate), (line, line_end) = os.pipe(), os.pipe(), os.pipe()
+    for fd in (output, line, line_end):
+        os.set_blocking(fd, False)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    kind, reason = "", "the process with its imports does not answer"
     try:
         with short_path(os.path.join(root, key)) as path:
             connection.connect(path)
-    except OSError:
-        connection.close()
-        return "no process has imported its modules yet"
-    request = {"command": list(command), "environment": dict(env), "directory": directory, "path": first_path}
-    return _request(connection, json.dumps({**request, "umask": umask}).encode() + b"\n")
-
-
-def _request(connection: socket.socket, data: bytes) -> Union[WarmTask, str]:
-    ours: List[int] = []
-    theirs: List[int] = []
-    try:
-        for is_gate in (False, True, False):  # output, gate, line of the hook
-            reads, writes = os.pipe()
-            ours.append(writes if is_gate else reads)
-            theirs.append(reads if is_gate else writes)
-        output, gate, line = ours
-        for fd in (output, line, theirs[2]):
-            os.set_blocking(fd, False)
         connection.settimeout(_ANSWER_S)
-        socket.send_fds(connection, [data[:1]], theirs)
+        socket.send_fds(connection, [data[:1]], [output_end, gate_end, line_end])
         connection.sendall(data[1:])
-        kind, _, rest = connection.recv(_LONGEST).decode("utf-8", "replace").strip().partition(" ")
-        if kind == "started":
-            task, number = map(int, rest.split())
-            ours = []
-            connection.setblocking(False)
-            return WarmTask(Spawned(task, output, gate, line, number), connection)
-        reason = rest or "the process with its imports does not answer"
-    except (OSError, ValueError) as error:
-        reason = f"the process with its imports does not answer: {error}"
+        kind, _, reason = connection.recv(_LONGEST).decode("utf-8", "replace").strip().partition(" ")
+    except (FileNotFoundError, ConnectionRefusedError):
+        reason = "no process has imported its modules yet"
+    except OSError as error:
+        reason += f": {error}"
     finally:
-        for fd in [*theirs, *ours]:
+        for fd in (output_end, gate_end, line_end):
             os.close(fd)
+    if kind == "started":
+        task, number = map(int, reason.split())
+        connection.setblocking(False)
+        return WarmTask(Spawned(task, output, gate, line, number), connection)
+    for fd in (output, gate, line):
+        os.close(fd)
     connection.close()
-    return reason
+    return reason or "the process with its imports does not answer"
 
 
 def receive_exit(connection: socket.socket) -> Optional[int]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from train.agent.host.loop import Loop
-from train.agent.host.startup import Hook, install_hook
+from train.agent.host.spawn import Hook, install_hook
 from train.agent.protocol.records import Exit
 from train.agent.supervisor.task import TaskProcess
 

@@ -196,16 +196,6 @@ def test_places(stack: str, expected: str) -> None:
     assert describe_hang(*gang) == message
 
 
-def test_a_worker_that_waits_until_the_first_one_listens_does_not_block_others() -> None:
-    strategy = f"{PACKAGES}/tensorflow/python/distribute/collective_all_reduce_strategy.py __init__"
-    hook = ("<frozen fleet> _await_listener", "<frozen fleet> await_leader", "<frozen fleet> wrapper")
-    waiting = frames("/usr/lib/python3.11/socket.py create_connection", *hook, strategy, "/src/task.py main")
-    gang = recorded("ctl-load")
-    for task in ("worker-0", "worker-2"):
-        gang = edited(gang, task, stack=waiting)
-    assert describe_hang(*gang).endswith("and worker-0 and worker-2 wait for it at the start of TensorFlow's server")
-
-
 def test_a_server_in_join_does_not_block_others() -> None:
     serving = frames(f"{PACKAGES}/tensorflow/python/training/server_lib.py join", "/src/task.py main")
     gang = edited(recorded("ctl-stop"), "worker-1", stack=serving, state="S")

@@ -17,7 +17,7 @@ from tests.process.train.agent.processes import HeldProcess, hook_in, process, s
 from tests.process.train.agent.requests.test_bootstrap import interpreter
 from tests.program import PYTHON
 from train.agent.host.facts import Probe
-from train.agent.host.startup import VARIABLE, Hook, Proof, hook_for, is_program
+from train.agent.host.spawn import VARIABLE, Hook, Proof, hook_for, is_program
 from train.agent.injected.observer import WAITING
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Exit, HangInspection

@@ -11,8 +11,8 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, committed, eventually
 from train.agent.files.paths import HostPaths
-from train.agent.host import address
-from train.agent.host.address import host_address
+from train.agent.host import ports
+from train.agent.host.ports import host_address
 from train.agent.host.processes import list_processes
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import Prepared, Release, Released
@@ -78,12 +78,12 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
     ],
 )
 def test_the_address_at_which_ssh_came_in(monkeypatch: pytest.MonkeyPatch, connection: str, expected: str) -> None:
-    monkeypatch.setattr(address, "address_on_route", lambda *_: "198.51.100.7")
+    monkeypatch.setattr(ports, "address_on_route", lambda *_: "198.51.100.7")
     assert host_address(connection) == expected
 
 
 def test_a_host_without_a_way_out_has_only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "address_on_route", lambda *_: "")
+    monkeypatch.setattr(ports, "address_on_route", lambda *_: "")
     assert host_address("127.0.0.1 50000 127.0.0.1 22") == "127.0.0.1"
     assert host_address("") == ""
 

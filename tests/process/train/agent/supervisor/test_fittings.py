@@ -15,8 +15,7 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle
 from train.agent.host.facts import Probe
 from train.agent.protocol.records import Prepared, Refusal, Refused
-from train.agent.supervisor.environment import HostEnvironment
-from train.agent.supervisor.host_environment import create_host_environment, interface_of
+from train.agent.supervisor.environment import HostEnvironment, create_host_environment, interface_of
 
 SHOW = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.argv[1:]]))"
 

@@ -12,9 +12,9 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, committed, follow
 from train.agent.protocol.records import Follow, Outcome, Progress
-from train.agent.supervisor import progress_queue
+from train.agent.supervisor import output
+from train.agent.supervisor.output import ProgressQueue
 from train.agent.supervisor.progress import ProgressParser
-from train.agent.supervisor.progress_queue import ProgressQueue
 from train.pack import AgentArchive, build_agent
 
 LINES = 20_000
@@ -87,7 +87,7 @@ def test_all_output_is_parsed_if_there_is_time() -> None:
 
 @pytest.mark.parametrize("piece", [1000, 4096, MOST_BYTES + 1])
 def test_a_queue_keeps_the_newest_output_and_no_half_line(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_queue, "MOST_BYTES", MOST_BYTES)
+    monkeypatch.setattr(output, "MOST_WAITING", MOST_BYTES)
     parser = Recorder()
     queue = ProgressQueue(parser)
     data = b"".join(b"step %07d\n" % n for n in range(2 * MOST_BYTES // 13))

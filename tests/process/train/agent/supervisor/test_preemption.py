@@ -30,7 +30,7 @@ from train.agent.protocol.records import (
     ReasonKind,
     RestartPolicy,
 )
-from train.agent.supervisor.notices.preemption import (
+from train.agent.supervisor.preemption import (
     Answer,
     Notices,
     NoticeWatch,

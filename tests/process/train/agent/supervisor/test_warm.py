@@ -12,6 +12,7 @@ import pytest
 
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, Story, alive, committed, eventually, follow
+from train.agent.host.processes import is_marked, list_processes
 from train.agent.protocol.records import Exit, Follow, Phase, Release, Released, Stopped, TaskState
 from train.agent.supervisor.warm import end_server
 
@@ -106,14 +107,14 @@ def test_a_forked_task_is_stopped_with_its_children_and_leaves_nothing(agent: Ag
     committed([agent], "stop", Bundle(script), command=[sys.executable, "task.py"], warm=True)
     log = agent.root / "jobs" / "stop" / "worker-0" / "attempt-1" / "log"
     assert eventually(lambda: log.exists() and log.read_bytes().endswith(b"\n"))
-    *pids, server = map(int, log.read_text().split())
+    pids = list(map(int, log.read_text().split()))
+    assert [pid for pid in list_processes() if is_marked(pid, str(agent.root / "warm"))]
     assert agent.stop("stop", grace_s=20) == Stopped(killed=False, running=True)
     assert eventually(lambda: not any(map(alive, pids)))
     assert follow(agent, Follow("stop", "worker-0")).exit == Exit(signal=signal.SIGTERM)
-    assert alive(server)
     agent.send(Release(grace_s=0.0))
     agent.expect(Released)
-    assert eventually(lambda: not alive(server))
+    assert eventually(lambda: not any(is_marked(pid, str(agent.root / "warm")) for pid in list_processes()))
 
 
 def test_a_forked_task_ends_with_the_process_that_has_forked_it(agent: Agent) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from train.agent.host.startup import Hook, hook_environment
+from train.agent.host.spawn import Hook, hook_environment
 from train.agent.requests.enter import without_hook
 
 

@@ -1,1 +1,0 @@
-"""Notices that a host is about to be lost."""
