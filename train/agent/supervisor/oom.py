@@ -1,30 +1,32 @@
 """Find out whether the kernel killed a task because of missing memory, from its counters and its log.
 
 Both are read from the start of the task on. The counter of the task's cgroup includes processes killed in it,
-whether the cgroup or the host ran out of memory; /proc/vmstat has the counter of the host, which is all that a host
-with cgroups of version 1 shows. The log contains process
+whether the cgroup or the host ran out of memory; /proc/vmstat has the counter of the host. The log contains process
 IDs of the host, which are valid only outside of containers, and is often readable only by root.
 
-Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events),
-https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg, mm/oom_kill.c.
+Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.events), cgroup-v1/memory.html
+(memory.oom_control), https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg, mm/oom_kill.c.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from train.agent.files.disk import read_text, readable_size
 
+_COUNTED = {1: "memory.oom_control", 2: "memory.events"}  # by the version of cgroups
+_LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+_KIND = {1: "cgroup", 2: "cgroup2"}
 _COMPUTERS_PROCESSES = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
-_COUNTED = "memory.events"
 _LINES = 1 << 16  # at most; the log of a kernel that never stops talking has an end for us
 _LONGEST_LINE = 1 << 13
 _KILLED = re.compile(r"Killed process (\d+) \(")
 _CHOSEN = re.compile(r"oom-kill:constraint=(\w+),.*,pid=(\d+),uid=")
 _RESIDENT = re.compile(r"(?:anon|shmem)-rss:(\d+)kB")  # files in memory could have been dropped
 _IN_CGROUP = "CONSTRAINT_MEMCG"
+_NO_LIMIT = 1 << 60  # bytes; cgroup v1 has a number for none
 
 
 class Death(NamedTuple):
@@ -119,31 +121,48 @@ class OomWatch:
 
     # --- counts -----------------------------------------------------------------------------------------------------
 
-    def _find_cgroup(self, pid: int) -> str:
-        """Return the directory of the cgroup of `pid`; empty if it counts no memory."""
-        lines = read_text(self._path(f"proc/{pid}/cgroup")).splitlines()
-        path = next((line[len("0::") :] for line in lines if line.startswith("0::")), "")
+    def _find_cgroup(self, pid: int) -> Tuple[str, int]:
+        """Return the directory of the memory cgroup of `pid`, and its version; empty if there is none."""
+        path_by_version: Dict[int, str] = {}
+        for line in read_text(self._path(f"proc/{pid}/cgroup")).splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if "memory" in controllers.split(","):
+                path_by_version[1] = path
+            elif number == "0":
+                path_by_version[2] = path
+        for version in sorted(path_by_version):
+            for mounted, inside in self._mounts(version):
+                relative = path_by_version[version]
+                relative = relative[len(inside) :] if inside != "/" and relative.startswith(inside) else relative
+                for path in (mounted.rstrip("/") + relative, mounted):
+                    directory = self._path(path).rstrip("/")
+                    if os.path.exists(os.path.join(directory, _COUNTED[version])):
+                        return directory, version
+        return "", 0
+
+    def _mounts(self, version: int) -> List[Tuple[str, str]]:
+        mounts = []
         for line in read_text(self._path("proc/self/mountinfo")).splitlines():
             here, _, kind = line.partition(" - ")
-            fields = here.split()
-            if not path or len(fields) < 5 or not kind.startswith("cgroup2 "):
+            fields, words = here.split(), kind.split()
+            if len(fields) < 5 or len(words) < 3 or words[0] != _KIND[version]:
                 continue
-            inside, mounted = fields[3:5]  # a container sees its own part of the cgroups
-            relative = path[len(inside) :] if inside != "/" and path.startswith(inside) else path
-            for directory in (mounted.rstrip("/") + relative, mounted):
-                if os.path.exists(os.path.join(self._path(directory), _COUNTED)):
-                    return self._path(directory)
-        return ""
+            if version == 2 or "memory" in words[2].split(","):
+                mounts.append((fields[4], fields[3]))
+        return mounts
 
     def _count(self) -> _Counts:
         host = _field(read_text(self._path("proc/vmstat")), "oom_kill", -1)
-        events = read_text(os.path.join(self._cgroup, _COUNTED)) if self._cgroup else ""
-        return _Counts(host, _field(events, "oom_kill", -1))
+        directory, version = self._cgroup
+        cgroup = _field(read_text(os.path.join(directory, _COUNTED[version])), "oom_kill", -1) if directory else -1
+        return _Counts(host, cgroup)
 
     def _limit(self) -> int:
         """Return the memory limit of the task's cgroup in bytes; 0 if there is none."""
-        text = read_text(os.path.join(self._cgroup, "memory.max")).strip() if self._cgroup else ""
-        return int(text) if text.isdigit() else 0
+        directory, version = self._cgroup
+        text = read_text(os.path.join(directory, _LIMIT[version])).strip() if directory else ""
+        return int(text) if text.isdigit() and int(text) < _NO_LIMIT else 0
 
     # --- log --------------------------------------------------------------------------------------------------------
 

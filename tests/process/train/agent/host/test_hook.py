@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,9 +16,7 @@ from tests.process.train.agent.processes import HeldProcess, hook_in, process, s
 from tests.process.train.agent.requests.test_bootstrap import interpreter
 from tests.program import PYTHON
 from train.agent.host.facts import Probe
-from train.agent.host.spawn import VARIABLE, Hook, Proof, hook_for, is_program
-from train.agent.injected.observer import WAITING
-from train.agent.protocol.errors import RefusedError
+from train.agent.host.spawn import VARIABLE, Hook, Proof, hook_for
 from train.agent.protocol.records import Exit, HangInspection
 from train.agent.supervisor import task as task_module
 
@@ -111,17 +108,6 @@ def test_no_user_code_runs_before_the_start_time(tmp_path: Path, holds_task: boo
         assert float(child.output) >= start_at
 
 
-def test_a_task_that_waits_for_its_start_time_can_be_stopped(tmp_path: Path) -> None:
-    with process() as child:
-        started(child, tmp_path, "print('runs')", hook_in(tmp_path))
-        child.until(lambda: child.held)
-        child.task.release(time.monotonic() + 1000.0)
-        child.task.stop(500.0)
-        child.until(lambda: child.exits)
-        assert child.exits == [Exit(signal=signal.SIGTERM)]
-        assert child.output == b""
-
-
 ALIASED = """
 import keras.backend as K
 from keras import layers
@@ -160,26 +146,6 @@ def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: st
         assert child.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
 
 
-def test_nothing_is_adapted_unless_it_is_asked_for(tmp_path: Path) -> None:
-    with process() as child:
-        started(
-            child, tmp_path, "import sys; print([f for f in sys.meta_path if 'Alias' in str(f)])", hook_in(tmp_path)
-        )
-        child.until(lambda: child.held)
-        child.task.release()
-        child.until(lambda: child.exits)
-        assert child.output == b"[]\n"
-
-
-def test_a_warm_task_has_its_interpreter_behind_it(tmp_path: Path) -> None:
-    with process() as child:
-        started(child, tmp_path, "", hook_in(tmp_path))
-        assert child.held == 0
-        child.until(lambda: child.held)
-        assert Path(f"/proc/{child.task.pid}/exe").readlink() == Path(sys.executable).resolve()
-        assert b"task.py" in Path(f"/proc/{child.task.pid}/cmdline").read_bytes()
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: Path, version: str) -> None:
     python, directory = interpreter(version), tmp_path / "own"
@@ -197,17 +163,6 @@ def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: 
             child.task.release()
             child.until(lambda child=child: child.exits)  # type: ignore[misc]
             assert bytes(child.output) == plain.stdout
-
-
-def test_a_gate_that_closes_ends_the_task(tmp_path: Path) -> None:
-    with process() as child:
-        started(child, tmp_path, "print('never')", hook_in(tmp_path))
-        child.until(lambda: child.held)
-        os.close(child.task._gate)
-        child.task._gate = -1
-        child.until(lambda: child.exits)
-        assert child.exits == [Exit(code=125)]
-        assert child.output == b""
 
 
 def test_a_task_that_is_held_can_be_stopped(tmp_path: Path) -> None:
@@ -241,17 +196,6 @@ def test_an_interpreter_that_never_comes_is_ended_with_a_reason(
         assert child.held == 0
         assert child.exits == [Exit(signal=signal.SIGKILL)]
         assert child.task.reason.text == "killed because its interpreter did not come to the script within 0 s"
-
-
-def test_any_other_command_is_held_before_its_exec(tmp_path: Path) -> None:
-    with process() as child:
-        child.task.start(["/bin/echo", "hello"], {"PATH": os.defpath}, str(tmp_path), 0o022)
-        child.until(lambda: child.held)
-        child.serve(0.05)
-        assert Path(f"/proc/{child.task.pid}/exe").readlink() == Path("/proc/self/exe").readlink()
-        child.task.release()
-        child.until(lambda: child.exits)
-        assert child.output == b"hello\n"
 
 
 # --- stacks ---------------------------------------------------------------------------------------------------------
@@ -385,49 +329,28 @@ PROOF = Proof("/usr/bin/python3", "/hook", program=True)
 SESSION = {"PATH": "/usr/bin", "PYTHONPATH": "/lib/own", "HOME": "/home/user"}
 
 
-def test_a_script_of_the_proven_interpreter_gets_a_warm_gate() -> None:
-    for command in (["/usr/bin/python3", "task.py", "-S"], ["/usr/bin/python3", "-m", "package.task"]):
-        assert hook_for(command, {**SESSION, "LANG": "C"}, SESSION, PROOF) == Hook("/hook", holds_task=True)
-
-
 @pytest.mark.parametrize(
-    "command",
+    ("command", "changes", "program", "obstacle"),
     [
-        ["/usr/bin/python3"],
-        ["/usr/bin/python3", "-I", "task.py"],
-        ["/usr/bin/python3", "-m"],
-        ["/usr/bin/python3", "-u", "task.py"],
-        ["/usr/bin/python3.9", "task.py"],
-        ["sh", "task.sh"],
+        (["/usr/bin/python3", "task.py", "-S"], {}, True, ""),
+        (["/usr/bin/python3", "-m", "package.task"], {"LANG": "C"}, True, ""),
+        (["/usr/bin/python3", "-u", "task.py"], {}, True, "the command does not run a script"),
+        (["/usr/bin/python3.9", "task.py"], {}, True, "the command does not run a script"),
+        (["sh", "task.sh"], {}, True, "the command does not run a script"),
+        (["/usr/bin/python3", "task.py"], {"PYTHONPATH": "/other"}, True, "PYTHONPATH is not that of the host"),
+        (["/usr/bin/python3", "task.py"], {"LD_PRELOAD": "/other"}, True, "LD_PRELOAD is not that of the host"),
+        (["/usr/bin/python3", "task.py"], {}, False, "the fleet's interpreter is a script"),
     ],
 )
-def test_other_commands_hand_it_on_to_what_they_start(command: list[str]) -> None:
-    hook = hook_for(command, SESSION, SESSION, PROOF)
+def test_only_a_script_of_the_proven_interpreter_is_held_by_the_hook(
+    command: list[str], changes: dict[str, str], program: bool, obstacle: str
+) -> None:
+    hook = hook_for(command, {**SESSION, **changes}, SESSION, PROOF._replace(program=program))
     assert hook is not None
-    assert hook == Hook("/hook", holds_task=False, for_children=True, obstacle=hook.obstacle)
-    assert "does not run a script" in hook.obstacle
+    assert hook.holds_task is not bool(obstacle)
+    assert hook.for_children is ("does not run a script" in obstacle)
+    assert hook.obstacle.startswith(obstacle)
     assert hook_for(command, SESSION, SESSION, None) is None
-
-
-@pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "HOME"])
-def test_what_was_proven_with_other_variables_is_held_before_its_exec(name: str) -> None:
-    command = ["/usr/bin/python3", "task.py"]
-    hook = Hook("/hook", holds_task=False, obstacle=f"{name} is not that of the host")
-    assert hook_for(command, {**SESSION, name: "/other"}, SESSION, PROOF) == hook
-
-
-def test_a_script_in_an_interpreters_place_is_held_before_its_exec() -> None:
-    proof = PROOF._replace(program=False)
-    hook = Hook("/hook", holds_task=False, obstacle="the fleet's interpreter is a script")
-    assert hook_for(["/usr/bin/python3", "task.py"], SESSION, SESSION, proof) == hook
-
-
-def test_programs_and_scripts(tmp_path: Path) -> None:
-    assert is_program(sys.executable)
-    assert not is_program(str(tmp_path / "missing"))
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\n")
-    assert not is_program(str(script))
 
 
 # --- packages -------------------------------------------------------------------------------------------------------
@@ -495,13 +418,6 @@ def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     assert again.runs_hook
 
 
-def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> None:
-    first = probe(tmp_path, hook=False)
-    assert not first.interpreter(sys.executable).runs_hook
-    first.save()
-    assert probe(tmp_path).interpreter(sys.executable).runs_hook
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -514,12 +430,6 @@ def test_what_was_found_without_the_hook_is_looked_at_again(tmp_path: Path) -> N
 )
 def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:
     assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).runs_hook
-
-
-def test_no_directory_is_written_for_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError):
-        probe(tmp_path, hook=False).interpreter("no-such-python")
-    assert not list(tmp_path.iterdir())
 
 
 def test_in_another_process_the_hook_only_takes_itself_out(tmp_path: Path) -> None:
@@ -582,48 +492,3 @@ def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path,
         assert child.output == b"broken\nTrue\n"
         expected = ["importing tensorflow", None, "tracing a tf.function", None, "importing keras", None]
         assert reports == expected
-
-
-FAKE_STRATEGY = """
-import socket
-class CollectiveAllReduceExtended:
-    def _initialize_multi_worker(self, cluster_resolver):
-        address = cluster_resolver.cluster_spec().as_dict()["worker"][0].split(":")
-        with socket.socket() as connection:
-            print(connection.connect_ex((address[0], int(address[1]))) == 0)
-"""
-INITIALIZED = """
-import sys
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-class Resolver:
-    task_type, task_id = "worker", int(sys.argv[1])
-    def cluster_spec(self):
-        return self
-    def as_dict(self):
-        return {"worker": [ADDRESS, "127.0.0.1:1"]}
-CollectiveAllReduceExtended()._initialize_multi_worker(Resolver())
-"""
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_worker_connects_to_the_first_one_when_that_one_listens(tmp_path: Path, index: int) -> None:
-    package = tmp_path / "tensorflow" / "python" / "distribute"
-    package.mkdir(parents=True)
-    for directory in (package.parent.parent, package.parent, package):
-        (directory / "__init__.py").touch()
-    (package / "collective_all_reduce_strategy.py").write_text(FAKE_STRATEGY)
-    with process() as child, socket.socket() as first:
-        first.bind(("127.0.0.1", 0))
-        address = repr(f"127.0.0.1:{first.getsockname()[1]}")
-        script = script_in(tmp_path, INITIALIZED.replace("ADDRESS", address))
-        reports: list[object] = []
-        child.task._on_report = lambda report: reports.append(json.loads(report)["activity"])
-        command = [sys.executable, script, str(index)]
-        child.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
-        child.until(lambda: child.held)
-        child.task.release()
-        child.until(lambda: WAITING in reports)
-        if index:
-            first.listen()
-        child.until(lambda: child.exits)
-        assert bytes(child.output) == (b"True\n" if index else b"False\n")

@@ -6,10 +6,7 @@ import os
 import subprocess
 import threading
 
-import pytest
-
-from train.agent.host import processes
-from train.agent.host.processes import descendants, list_children, list_processes, read_descendants
+from train.agent.host.processes import descendants, list_processes, read_descendants
 
 
 def test_the_descendants_of_a_process() -> None:
@@ -42,18 +39,3 @@ def test_children_of_threads_are_descendants() -> None:
         child.kill()
     may_end.set()
     thread.join()
-
-
-def test_without_lists_of_children_all_processes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "list_children", lambda: None)
-    with subprocess.Popen(["sleep", "600"]) as child:
-        assert child.pid in read_descendants(os.getpid())
-        child.kill()
-
-
-def test_the_kernel_lists_the_children_of_a_process() -> None:
-    with subprocess.Popen(["sleep", "600"]) as child:
-        children = list_children()
-        assert children is None or child.pid in children  # an old kernel
-        child.kill()
-    assert child.pid not in (list_children() or [])

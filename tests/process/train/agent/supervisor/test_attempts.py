@@ -16,23 +16,13 @@ from tests.process.train.agent.hosts import DEADLINE_S, Agent, Bundle, Story, co
 from tests.program import wait_for
 from train.agent.protocol.records import (
     AttemptEnded,
-    Chunk,
     Exit,
-    FetchContents,
     Follow,
-    GetJoinInfo,
     JobResult,
-    JoinInfo,
     Member,
-    NeedContents,
     Outcome,
     Policy,
-    Prepare,
-    Prepared,
-    RestartPolicy,
     Stopped,
-    SuccessPolicy,
-    TaskState,
 )
 
 # Counts steps; the chief saves every tenth in the checkpoint directory, and all tasks begin at the saved step.
@@ -113,12 +103,6 @@ class Job:
         pid = self.supervisor(slot) if kind == "supervisor" else self.pid(slot, kind)
         os.kill(pid, number)
 
-    def lose_host(self, slot: int) -> None:
-        """End all processes of a host at once, permanently."""
-        watchdog, supervisor, task = self.pid(slot, "watchdog"), self.supervisor(slot), self.pid(slot, "task")
-        for pid in (watchdog, supervisor, task):
-            os.kill(pid, signal.SIGKILL)
-
     def story(self, slot: int = 0, deadline_s: float = DEADLINE_S) -> Story:
         return follow(self.agents[slot], Follow("job", self.names[slot], logs=False), deadline_s=deadline_s)
 
@@ -150,12 +134,6 @@ def test_a_host_has_a_replicator_if_it_has_a_checkpoint_to_copy(connect: Connect
     assert len(_children(job.supervisor(1))) == 2
 
 
-def test_tasks_without_output_are_recorded_as_running(connect: Connect) -> None:
-    job = Job(connect, 2, Policy(), script="import time\ntime.sleep(1000)\n")
-    for slot in range(2):
-        job.wait_for_start(slot)
-
-
 def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_checkpoint(connect: Connect) -> None:
     job = Job(connect, 2, AGAIN)
     job.wait_for_step(20)
@@ -177,29 +155,6 @@ def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_chec
         assert (
             json.loads((job.directory(slot) / "checkpoints" / "count.data-00000-of-00001").read_text()) >= starts[0]
         )
-
-
-@pytest.mark.parametrize(
-    ("policy", "code", "attempts"),
-    [
-        (Policy(restarts=2, backoff_s=0.05), 3, 3),
-        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 3, 1),
-        (Policy(restarts=1, backoff_s=0.05, restart=RestartPolicy.EXIT_CODE), 130, 2),
-        (Policy(restarts=2, backoff_s=0.05, restart=RestartPolicy.NEVER), 130, 1),
-        (Policy(), 3, 1),
-    ],
-)
-def test_the_policy_decides_how_often_a_failure_is_tried_again(
-    connect: Connect, policy: Policy, code: int, attempts: int
-) -> None:
-    script = f"import os, sys, time\nsys.exit({code}) if os.environ['FLEET_RANK'] == '1' else time.sleep(60)"
-    job = Job(connect, 2, policy, script)
-    result = job.result()
-    assert (result.outcome, result.attempt, result.first_failed_task) == (Outcome.FAILED, attempts, "worker-1")
-    assert result.reason == f"worker-1 exited with code {code}"
-    assert sorted(path.name for path in job.directory(1).glob("attempt-*")) == [
-        f"attempt-{number}" for number in range(1, attempts + 1)
-    ]
 
 
 WAITING = """
@@ -239,107 +194,6 @@ def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, sl
     assert not Path(f"/proc/{task}").exists()
     whole = follow(job.agents[slot], Follow("job", job.names[slot], logs=False, attempt=1))
     assert [record.attempt for record in whole.records if isinstance(record, AttemptEnded)] == [1]
-
-
-def test_without_restarts_a_killed_supervisor_fails_the_job_and_is_named(connect: Connect) -> None:
-    job = Job(connect, 2, Policy())
-    job.wait_for_step(3)
-    job.kill(1, "supervisor")
-    result = job.result(0)
-    assert (result.outcome, result.first_failed_task, result.reason) == (
-        Outcome.FAILED,
-        "worker-1",
-        "the agent of worker-1 was killed",
-    )
-
-
-@pytest.mark.parametrize("slot", [0, 1])
-def test_the_job_goes_on_smaller_whichever_host_is_lost(connect: Connect, slot: int) -> None:
-    job = Job(connect, 3, AGAIN._replace(min_workers=2), link_timeout_s=5.0)
-    left = [other for other in range(3) if other != slot]
-    job.wait_for_copy(30, left)
-    job.lose_host(slot)
-    results = [job.result(other) for other in left]
-    assert {(result.outcome, result.attempt) for result in results} == {(Outcome.SUCCEEDED, 2)}
-    configs = [job.begins(other, 2)[1] for other in left]
-    assert [len(config["cluster"]["worker"]) for config in configs] == [2, 2]  # type: ignore[index]
-    assert [config["task"] for config in configs] == [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}]
-    starts = {job.begins(other, 2)[0] for other in left}
-    assert len(starts) == 1
-    assert starts.pop() >= 30
-
-
-def test_a_lost_host_without_leave_to_go_on_ends_the_job_with_its_name(connect: Connect) -> None:
-    job = Job(connect, 2, AGAIN, link_timeout_s=5.0)
-    job.wait_for_step(3)
-    job.lose_host(1)
-    result = job.result(0)
-    assert (result.outcome, result.first_failed_task) == (Outcome.FAILED, "worker-1")
-    assert "worker-1 (127.0.0.2) was lost" in result.reason
-
-
-def test_a_spare_takes_over_the_place_of_a_lost_chief(connect: Connect) -> None:
-    job = Job(connect, 3, AGAIN, link_timeout_s=5.0, spares=["worker-2"])
-    job.wait_for_copy(30, [1, 2])
-    assert not (job.directory(2) / "attempt-1").exists()
-    job.lose_host(0)
-    story = job.story(2)
-    assert story.result is not None
-    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
-    begin, config = job.begins(2, 2)
-    assert config["task"] == {"type": "worker", "index": 0}
-    assert begin == job.begins(1, 2)[0] >= 30
-    states = [record for record in story.records if isinstance(record, TaskState)]
-    assert {state.task for state in states} == {"worker-0"}
-
-
-def test_a_new_host_joins_under_the_name_of_a_lost_chief(connect: Connect) -> None:
-    policy = AGAIN._replace(host_timeout_s=30.0)
-    job = Job(connect, 2, policy, link_timeout_s=5.0, secret_env={"KEY": "s3cr3t"})
-    job.wait_for_copy(30, [1])
-    job.lose_host(0)
-    survivor, name = job.agents[1], job.names[0]
-    survivor.send(GetJoinInfo("job", job.names[1]))
-    join_info = survivor.expect(JoinInfo)
-    assert join_info.commit.secret_env == {"KEY": "s3cr3t"}
-    fresh = connect(7)
-    fresh.send(Prepare("job", "tiny", name, join_info.entries, "127.0.0.8", sys.executable, join=True))
-    want = fresh.expect(NeedContents)
-    survivor.send(FetchContents(want.objects))
-    while True:
-        chunk, data = survivor.receive()
-        assert isinstance(chunk, Chunk)
-        fresh.send(chunk, data)
-        if not chunk.payload:
-            break
-    prepared = fresh.expect(Prepared)
-    members = [
-        prepared.member._replace(task=member.task) if member.slot == name else member
-        for member in join_info.commit.members
-    ]
-    fresh.commit(join_info.commit._replace(slot=name, members=members))
-    story = follow(fresh, Follow("job", name))
-    assert story.result is not None
-    assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
-    assert b'"index": 0' in story.log
-    assert story.log.startswith(b"begin 2 ")
-    assert int(story.log.split()[2]) == job.begins(1, 2)[0] >= 30
-    assert "127.0.0.8:" in json.dumps(job.begins(1, 2)[1])
-    assert job.result(1) == story.result._replace(at=job.result(1).at)
-
-
-def test_with_the_chief_policy_the_others_are_ended_when_the_chief_is_done(connect: Connect) -> None:
-    script = "import os, time\ntime.sleep(0.2 if os.environ['FLEET_RANK'] == '0' else 60)"
-    job = Job(connect, 2, Policy(success=SuccessPolicy.CHIEF), script)
-    result = job.result(1)
-    assert result.outcome is Outcome.SUCCEEDED
-    assert result.exits["worker-0"] == Exit(code=0)
-
-
-def test_a_job_ends_when_its_time_is_up(connect: Connect) -> None:
-    job = Job(connect, 2, AGAIN._replace(timeout_s=1.5))
-    result = job.result(0)
-    assert (result.outcome, result.reason) == (Outcome.FAILED, "the job ran longer than 1.5 s (--timeout)")
 
 
 def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:

@@ -54,14 +54,6 @@ def test_python_by_name_is_the_chosen_interpreter(tmp_path: Path, quoted: bool) 
         assert json.loads(shown) == [chosen, str(directory), ["a b", "$HOME"]]
 
 
-def test_an_interpreter_of_the_system_brings_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "usr" / "bin").mkdir(parents=True)
-    host_environment = create_host_environment(
-        str(tmp_path / "bin"), str(tmp_path / "usr" / "bin" / "python3"), "10.0.0.2", gpus=0
-    )
-    assert (host_environment.directories, host_environment.interface) == ((str(tmp_path / "bin"),), "")
-
-
 # --- what a job needs -----------------------------------------------------------------------------------------------
 
 
@@ -84,12 +76,6 @@ def test_prepare_reports_what_is_missing_and_which_computer_it_is(connect: Conne
     assert isinstance(answer, Prepared)
     assert answer.missing == ["nowhere_at_all"]
     assert answer.machine == os.uname().machine
-
-
-def test_a_program_that_is_there(connect: Connect) -> None:
-    agent = connect()
-    for program in ("sh", "/bin/sh", "./run.sh", "bin/run"):
-        assert isinstance(agent.prepare("j", Bundle("pass"), program=program, dry_run=True), Prepared)
 
 
 def test_a_program_that_is_not_there_is_refused(connect: Connect, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.train.agent.processes import process
 from train.agent.host.spawn import open_gate, spawn
-from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
-from train.agent.supervisor.oom import Death, OomWatch, death_of
+from train.agent.supervisor.oom import OomWatch
 
 MEMCG = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/job,task_memcg=/job,"
@@ -25,22 +23,6 @@ HOST = (
     "Out of memory: Killed process 812 (python3) total-vm:9000000kB, anon-rss:8388608kB, file-rss:0kB, "
     "shmem-rss:0kB, UID:1000 pgtables:184kB oom_score_adj:0"
 )
-OLD = (
-    "Out of memory: Kill process 812 (python3) score 930 or sacrifice child\n"
-    "Killed process 812 (python3) total-vm:9000000kB, anon-rss:1024kB, file-rss:0kB, shmem-rss:0kB"
-)
-
-
-def test_what_the_log_reports_about_a_death() -> None:
-    assert death_of(31744, MEMCG) == Death((65280 + 1024) * 1024, in_cgroup=True)
-    assert death_of(812, HOST) == Death(8 << 30, in_cgroup=False)
-    assert death_of(812, OLD) == Death(1 << 20, in_cgroup=False)
-
-
-def test_the_death_of_another_is_none_of_ours() -> None:
-    assert death_of(3174, MEMCG) is None
-    assert death_of(81, HOST) is None
-    assert death_of(812, "") is None
 
 
 class Files:
@@ -145,32 +127,6 @@ def test_a_container_sees_its_own_part_of_the_cgroups(files: Files) -> None:
     files.count(1, -1)
     (directory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     assert watch.verdict(7).endswith("according to the counter of its cgroup (limit 1.0 GiB)")
-
-
-def test_a_task_asks_only_when_it_was_killed_by_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def verdict(_: OomWatch, pid: int) -> str:
-        asked.append(pid)
-        return "killed by the kernel's OOM killer"
-
-    monkeypatch.setattr(OomWatch, "verdict", verdict)
-    for number in (signal.SIGKILL, signal.SIGTERM, 0):
-        with process() as held:
-            held.task.start(["/bin/sleep", "60"], {}, str(tmp_path), 0o022)
-            held.task.release()
-            if number:
-                os.kill(held.task.pid, number)
-            else:
-                held.task.kill()
-            held.until(lambda held=held: held.exits)  # type: ignore[misc]
-            by_others = number == signal.SIGKILL
-            reason = Reason("killed by the kernel's OOM killer", ReasonKind.OUT_OF_MEMORY)
-            assert held.task.reason == (reason if by_others else NO_REASON)
-            assert asked == ([held.task.pid] if by_others else asked[:1])
-    assert len(asked) == 1
 
 
 class TestRealKernel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from train.agent.host.loop import Loop
-from train.agent.supervisor import listening
 from train.agent.supervisor.listening import (
     LEAST_CHECKS,
-    TIMER,
     PortWatch,
     listening_ports,
     loads_another,
@@ -115,17 +112,6 @@ def test_a_task_with_tensorflow_that_listens_nowhere(tmp_path: Path) -> None:
         assert _watch(task, task.port).listened is False
 
 
-def test_after_a_few_checks_it_is_unknown_whether_a_task_listens(tmp_path: Path) -> None:
-    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
-        watch = PortWatch(Loop(), task.port)
-        watch.begin(task.process.pid)
-        for _ in range(LEAST_CHECKS):
-            watch.examine({task.process.pid})
-            assert watch.listened is None
-        watch.examine({task.process.pid})
-        assert watch.listened is False
-
-
 def test_a_server_that_is_closed_again_is_known_from_the_log_and_from_the_hook(tmp_path: Path) -> None:
     with _task(tmp_path / "libtensorflow_cc.so.2") as task:
         watch = _watch(task, task.port)
@@ -139,20 +125,6 @@ def test_a_server_that_is_closed_again_is_known_from_the_log_and_from_the_hook(t
         watch = _watch(task, task.port)
         watch.find_server()
         assert watch.listened is True
-
-
-def test_a_port_that_is_open_for_a_short_time_does_not_count_as_absent(tmp_path: Path) -> None:
-    with _task(tmp_path / "libtensorflow_cc.so.2") as task:
-        loop = Loop()
-        watch = PortWatch(loop, task.port)
-        watch.begin(task.process.pid)
-        watch.examine({task.process.pid})
-        assert task.process.stdin is not None
-        assert task.process.stdout is not None
-        print("briefly", file=task.process.stdin, flush=True)
-        while watch.listened is not True and not select.select([task.process.stdout], [], [], 0)[0]:
-            loop.turn()
-        assert watch.listened is not False
 
 
 def test_another_library_or_no_tensorflow_leaves_it_unknown(tmp_path: Path) -> None:
@@ -173,40 +145,3 @@ def test_the_listener_of_another_process_does_not_count(tmp_path: Path) -> None:
     with _task(tmp_path / "libtensorflow_cc.so.2") as task, _task() as other:
         other.do("listen")
         assert _watch(task, other.port).listened is False
-
-
-def test_the_port_is_checked_again_after_a_socket_was_seen_that_did_not_listen_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(listening, "PERIOD_S", 0.0)
-    loop = Loop()
-    with _task() as task:
-        watch = PortWatch(loop, task.port)
-        watch.begin(task.process.pid)
-        task.do("listen")
-        loop.turn()
-        assert watch.listened is True
-    assert not loop.waits_for(TIMER)
-
-
-def test_the_tables_of_the_host_are_read_only_after_new_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = Loop()
-    reads: list[str] = []
-
-    def read(path: str) -> str:
-        reads.append(path)
-        return ""
-
-    monkeypatch.setattr(listening, "PERIOD_S", 0.0)
-    monkeypatch.setattr(listening, "read_text", read)
-    with _task() as task:
-        watch = PortWatch(loop, 1)
-        watch.begin(task.process.pid)
-        for _ in range(5):
-            loop.turn()
-        before = len(reads)
-        loop.turn()
-        assert len(reads) == before
-        task.do("open")
-        loop.turn()
-        assert len(reads) > before

@@ -13,22 +13,23 @@ import pytest
 
 from fleet.jobs.policy import preemption_notices
 from tests.emulator.metadata import Metadata
-from tests.unit.train.agent.gang.test_gang import DONE, KILLED, Play
+from tests.unit.train.agent.gang.test_gang import KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
+<<<<<<< HEAD
 from train.agent.gang import reconciler, scheduling
 from train.agent.gang.reconciler import EndTask, FetchCheckpoint, Notify, Preempted, ReportAttemptEnd, Slot, Work
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
+=======
+from train.agent.gang import scheduling
+from train.agent.gang.scheduling import PREEMPTION_GRACE_S
+from train.agent.gang.states import Source, Stage
+>>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
-    AttemptEnded,
-    Exit,
-    Member,
     Outcome,
     Policy,
     PreemptionNotice,
-    Reason,
     ReasonKind,
-    RestartPolicy,
 )
 from train.agent.supervisor.preemption import (
     Answer,
@@ -39,7 +40,6 @@ from train.agent.supervisor.preemption import (
     find_notice,
     read_answer,
     read_notices,
-    request,
 )
 from train.defaults import KILL_AFTER_PREEMPTION_S
 
@@ -66,15 +66,6 @@ def test_only_a_host_of_the_provider_polls_its_server(tmp_path: Path) -> None:
     assert other == notice_at("127.0.0.9:8080")
 
 
-def test_the_value_is_requested_at_once_and_then_its_change() -> None:
-    first, second = request(notice_at("host"), "", 300), request(notice_at("host:80"), "4c0f", 300)
-    assert first.startswith(b"GET /computeMetadata/v1/instance/?recursive=true HTTP/1.1\r\nHost: host\r\n")
-    assert b"?recursive=true&wait_for_change=true&last_etag=4c0f&timeout_sec=300 HTTP/1.1\r\n" in second
-    for sent in (first, second):
-        assert b"\r\nMetadata-Flavor: Google\r\n" in sent
-        assert sent.endswith(b"\r\n\r\n")
-
-
 def test_an_answer_is_read_when_all_of_it_has_come() -> None:
     whole = b"HTTP/1.1 200 OK\r\nETag: ab\r\nContent-Length: 4\r\n\r\nTRUE"
     for end in range(len(whole)):
@@ -93,12 +84,6 @@ def test_an_answer_is_read_when_all_of_it_has_come() -> None:
 def test_what_is_no_answer(data: bytes) -> None:
     with pytest.raises(ValueError, match="no answer"):
         read_answer(data, ended=True)
-
-
-def test_an_answer_without_end_is_not_kept_for_ever() -> None:
-    for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "):
-        with pytest.raises(ValueError, match="answer"):
-            read_answer(head + b"a" * ((1 << 22) + 1), ended=False)
 
 
 DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
@@ -161,11 +146,6 @@ def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> No
     end_in_s = read_notices(NOTICE, Answer(200, {"date": "soon"}, content)).end_in_s
     assert end_in_s is not None
     assert 3000 < end_in_s < 3700
-
-
-def test_a_job_that_an_older_client_started_reads_the_value_alone() -> None:
-    older = NOTICE._replace(key="", end_key="")
-    assert read_notices(older, Answer(200, {}, "true")) == Notices(preempted=True)
 
 
 def answer(
@@ -263,39 +243,10 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
     loop.close()
 
 
-@pytest.mark.parametrize(
-    "given", [(answer("TRUE", flavor="Other"),) * 9, (answer("", status="503 Service Unavailable"),) * 9, (None,) * 9]
-)
-def test_a_server_that_does_not_respond_at_first_is_asked_again(
-    serve: Callable[..., Server], given: tuple[bytes | None, ...]
-) -> None:
-    server = serve(*given, answer("FALSE", end_at=AT + 60))
-    loop, reports = Loop(), list[Notices]()
-    watch = NoticeWatch(loop, notice_at(server.place), reports.append, FAST)
-    turn(loop, lambda: bool(reports))
-    assert reports == [Notices(end_in_s=60.0)]
-    watch.close()
-    loop.close()
-
-
-def test_a_server_that_does_not_listen_yet_is_asked_again(port: int) -> None:
-    loop = Loop()
-    watch = NoticeWatch(
-        loop, notice_at(f"127.0.0.1:{port}"), lambda _: pytest.fail("reported without a notice"), FAST
-    )
-    for _ in range(9):
-        loop.turn()
-        assert loop.waits_for("notices")
-    watch.close()
-    loop.close()
-
-
-# --- the slot -----------------------------------------------------------------------------------------------------
-
-SLOTS = [Member(f"worker-{n}", f"worker-{n}", f"10.0.0.{n + 2}", 2222, 4000) for n in range(2)]
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
+<<<<<<< HEAD
 def order(stage: Stage, **more: object) -> DesiredState:
     values = {
         "term": 1,
@@ -339,6 +290,8 @@ def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_
     assert actions[1] == ReportAttemptEnd(ended._replace(slot="worker-1"))
 
 
+=======
+>>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 # --- the gang -----------------------------------------------------------------------------------------------------
 
 SPOT = Policy(preemptions=-1, backoff_s=1.0, host_timeout_s=1800.0)
@@ -376,96 +329,28 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     ]
 
 
-@pytest.mark.parametrize("restart", RestartPolicy)
-def test_it_is_survived_whatever_becomes_of_failures(restart: RestartPolicy) -> None:
-    play = Play(2, SPOT._replace(restart=restart)).start()
-    play.send_record("worker-1", preempted=True, exit=Exit(code=42))
+@pytest.mark.parametrize(
+    ("count", "policy", "starts", "wait_s", "reason"),
+    [
+        (2, SPOT, True, 1800.0, "worker-1 (10.0.0.3) was preempted, and it was not replaced within 1800 s"),
+        (2, Policy(), True, 0.0, "worker-1 (10.0.0.3) was preempted"),
+        (1, SPOT, True, 0.0, "worker-0 (10.0.0.2) was preempted, and no other host is left"),
+        (2, SPOT, False, 0.0, "worker-1 (10.0.0.3) was preempted"),
+    ],
+    ids=["not replaced", "not survived", "the last host", "before user code ran"],
+)
+def test_a_job_that_a_preemption_ends_says_so(
+    count: int, policy: Policy, starts: bool, wait_s: float, reason: str
+) -> None:
+    play = Play(count, policy)
+    play = play.start() if starts else play
+    last = f"worker-{count - 1}"
+    play.send_record(last, preempted=True)
     play.close()
-    assert play.at(Stage.WAIT)
-    play.send_record("worker-1", preempted=False)
-    play.wait(5.0)
-    play.start()
-    play.exit("worker-0", Exit(code=1))
-    play.close()
-    assert (play.result.outcome, play.result.attempt) == (Outcome.FAILED, 2)
-
-
-def test_a_host_that_is_gone_without_notice_is_a_preemption_where_these_are_survived() -> None:
-    play = Play(2, SPOT._replace(preemptions=1)).start()
-    play.exit("worker-0", Exit(code=1))  # TensorFlow noticed first
-    play.send_record("worker-0", closed=True)
-    play.lose("worker-1")
-    significant_lines = scheduling.desired_state(play.gang)
-    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
-        Stage.WAIT,
-        "worker-1",
-        True,
-    )
-    play.send_record("worker-1", attempt=0, exit=None, closed=True)
-    play.wait(10.0)
-    play.start()
-    play.lose("worker-1")
-    play.close("worker-1")
-    assert (play.result.outcome, play.result.reason.partition(":")[0]) == (
-        Outcome.FAILED,
-        "worker-1 (10.0.0.3) was lost",
-    )
-
-
-def test_what_the_taking_of_a_host_brings_about_is_reported_as_that() -> None:
-    """An instance that shuts down may end its task, and TensorFlow the other tasks, before the agent reports it."""
-    play = Play(2, SPOT).start()
-    play.exit("worker-0", Exit(signal=15))
-    play.send_record("worker-1", preempted=True)
-    play.close()
-    significant_lines = scheduling.desired_state(play.gang)
-    assert (significant_lines.stage, significant_lines.first_failed_slot, significant_lines.preempted) == (
-        Stage.WAIT,
-        "worker-1",
-        True,
-    )
-
-
-def test_one_that_is_taken_after_its_task_is_done_harms_no_task() -> None:
-    play = Play(2, SPOT).start()
-    play.exit("worker-1", DONE)
-    play.send_record("worker-1", preempted=True, closed=True)
-    assert play.at(Stage.GO)
-    play.exit("worker-0", DONE)
-    play.close()
-    assert play.result.outcome is Outcome.SUCCEEDED
-
-
-def test_without_a_replacement_the_job_ends_and_says_so() -> None:
-    play = Play(2, SPOT).start()
-    play.send_record("worker-1", preempted=True)
-    play.close()
-    play.lose("worker-1")
-    play.wait(1800.0)
-    assert play.result.reason == ("worker-1 (10.0.0.3) was preempted, and it was not replaced within 1800 s")
-    assert (play.result.first_failed_task, play.result.outcome) == ("worker-1", Outcome.FAILED)
-
-
-def test_where_no_preemption_is_survived_the_job_ends() -> None:
-    play = Play(2, Policy()).start()
-    play.send_record("worker-1", preempted=True)
-    assert scheduling.desired_state(play.gang).notices == ["worker-1 is being preempted; the job ends with it"]
-    play.close()
-    assert play.result.reason == "worker-1 (10.0.0.3) was preempted"
-
-
-def test_the_last_host_cannot_go_on_alone() -> None:
-    play = Play(1, SPOT).start()
-    play.send_record("worker-0", preempted=True)
-    play.close()
-    assert play.result.reason == "worker-0 (10.0.0.2) was preempted, and no other host is left"
-
-
-def test_before_any_user_code_ran_nothing_is_started() -> None:
-    play = Play(2, SPOT)
-    play.send_record("worker-1", preempted=True)
-    play.close()
-    assert (play.result.started, play.result.reason) == (False, "worker-1 (10.0.0.3) was preempted")
+    if wait_s:
+        play.lose(last)
+        play.wait(wait_s)
+    assert (play.result.reason, play.result.outcome, play.result.started) == (reason, Outcome.FAILED, starts)
 
 
 def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
@@ -487,6 +372,7 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     ]
 
 
+<<<<<<< HEAD
 def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     play = Play(3, SPOT, spares=1).start()
     play.send_record("worker-0", preempted=True)
@@ -503,6 +389,8 @@ def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
     assert (after.stage, after.preemptions, after.restarts) == (Stage.RESERVE, 1, 0)
 
 
+=======
+>>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_at() -> None:
     play = Play(2, SPOT).start()
     play.send_record("worker-0", snapshot=OLD, source=Source("a", 1))
