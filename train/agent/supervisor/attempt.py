@@ -36,8 +36,8 @@ from train.agent.supervisor.environment import (
 )
 from train.agent.supervisor.listening import TIMER, PortWatch
 from train.agent.supervisor.observations import Observations
-from train.agent.supervisor.output import CPU_FRACTION, ProgressQueue, Unannounced
 from train.agent.supervisor.progress import ProgressParser
+from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 from train.agent.supervisor.warm import Program, WarmTask, fork_task, make_key, read_program, start_server
 

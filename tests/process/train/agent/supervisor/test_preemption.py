@@ -15,15 +15,8 @@ from fleet.jobs.policy import preemption_notices
 from tests.emulator.metadata import Metadata
 from tests.unit.train.agent.gang.test_gang import KILLED, Play
 from train.agent.checkpoints.snapshot import Snapshot
-<<<<<<< HEAD
-from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import EndTask, FetchCheckpoint, Notify, Preempted, ReportAttemptEnd, Slot, Work
-from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-=======
 from train.agent.gang import scheduling
-from train.agent.gang.scheduling import PREEMPTION_GRACE_S
 from train.agent.gang.states import Source, Stage
->>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
     Outcome,
@@ -246,52 +239,6 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
-<<<<<<< HEAD
-def order(stage: Stage, **more: object) -> DesiredState:
-    values = {
-        "term": 1,
-        "leader": "worker-0",
-        "attempt": 1,
-        "stage": stage,
-        "members": SLOTS,
-        **more,
-    }
-    return DesiredState(**values)  # type: ignore[arg-type]
-
-
-def running() -> Slot:
-    slot = Slot(SlotStatus("worker-1", 1, closed=False, held=True), work=Work(spawned=True))
-    return reconciler.step(slot, order(Stage.GO))[0]
-
-
-def test_a_slot_reports_that_its_host_is_being_taken_in_whatever_attempt() -> None:
-    taken, _ = reconciler.step(running(), Preempted())
-    assert taken.status.preempted
-    ended = reconciler.update_status(taken, closed=True)
-    later, _ = reconciler.step(ended, order(Stage.RESERVE)._replace(attempt=2))
-    assert later.attempt == 2
-    assert later.status.preempted
-
-
-def test_while_an_attempt_ends_notices_are_passed_on_and_the_last_checkpoint_is_copied() -> None:
-    slot = reconciler.update_status(running(), snapshot=OLD)
-    sources = [Source("10.0.0.2", 5000)]
-    significant_lines = order(
-        Stage.STOP, snapshot=NEW, sources=sources, grace_s=10.0, notices=["be warned"], reason=Reason("taken")
-    )
-    slot, actions = reconciler.step(slot, significant_lines)
-    assert actions == [Notify(1, "be warned"), FetchCheckpoint(NEW, tuple(sources)), EndTask(1, "taken", 10.0)]
-    _, actions = reconciler.step(slot, significant_lines)
-    assert actions == []
-    closed = reconciler.update_status(slot, closed=True, snapshot=OLD)._replace(fetching=None)
-    ended = AttemptEnded("", 1, 0.0, "worker-0", "taken", {}, 1.0, preempted=True, first_failed_slot="worker-0")
-    _, actions = reconciler.step(closed, significant_lines._replace(stage=Stage.WAIT, ended=ended))
-    assert isinstance(actions[0], FetchCheckpoint)
-    assert actions[1] == ReportAttemptEnd(ended._replace(slot="worker-1"))
-
-
-=======
->>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 # --- the gang -----------------------------------------------------------------------------------------------------
 
 SPOT = Policy(preemptions=-1, backoff_s=1.0, host_timeout_s=1800.0)
@@ -372,25 +319,6 @@ def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
     ]
 
 
-<<<<<<< HEAD
-def test_a_leader_that_is_taken_leaves_the_next_attempt_to_another() -> None:
-    play = Play(3, SPOT, spares=1).start()
-    play.send_record("worker-0", preempted=True)
-    play.close()
-    play.wait(50.0)
-    assert play.at(Stage.WAIT)
-    last = scheduling.desired_state(play.gang)
-    end = scheduling.Ending(Outcome.FAILED, "worker-0", Reason("worker-0 was lost"), host_lost=True)
-    after = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": "lost"}, term=2)
-    for name in ("worker-1", "worker-2"):
-        after = scheduling.receive_status(after, play.statuses[name]._replace(preempted=False), play.now)
-    assert scheduling.desired_state(after).first_failed_slot == "worker-0"
-    after = scheduling.advance(after, play.now + 20.0)
-    assert (after.stage, after.preemptions, after.restarts) == (Stage.RESERVE, 1, 0)
-
-
-=======
->>>>>>> 146503ca (Keep one test for each behaviour of the agent's tasks)
 def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_at() -> None:
     play = Play(2, SPOT).start()
     play.send_record("worker-0", snapshot=OLD, source=Source("a", 1))
