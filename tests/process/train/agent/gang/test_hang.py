@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one row a line
 """Test which task waits for which: on stacks of real TensorFlow 2.21 gangs that hung, and on live tasks."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
-from train.agent.gang.hang import MOST_STACK, TcpConnection, describe_hang, main_first, read_connection, threads_of
+from train.agent.gang.hang import TcpConnection, describe_hang, main_first, read_connection, threads_of
 from train.agent.protocol.records import HangInspection, Member
 from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
@@ -31,65 +32,43 @@ def edited(gang: Gang, task: str, **values: object) -> Gang:
     return {**gang[0], task: gang[0][task]._replace(**values)}, gang[1]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "ctl-load",
-            "worker-1 is in user code (task.py:12 in load), "
-            "and worker-0 and worker-2 wait for it in a collective operation",
-        ),
-        (
-            "ctl-start",
-            "worker-2 is in user code (task.py:6 in <module>), "
-            "and worker-0 and worker-1 wait for it at the start of TensorFlow's server",
-        ),
-        (
-            "ctl-generator",
-            "worker-1 is in user code of its input pipeline (task.py:18 in generate), "
-            "and worker-0 waits for it in a collective operation",
-        ),
-        (
-            "ctl-stop",
-            "worker-1 is stopped (by SIGSTOP or a debugger), and worker-0 waits for it in a collective operation",
-        ),
-        (
-            "ctl-uneven",
-            "all tasks wait for each other, at different places: "
-            "worker-0 in a collective operation (task.py:46 in main) and worker-1 at a barrier (task.py:51 in main)",
-        ),
-        (
-            "keras-callback",
-            "worker-1 is in user code (task.py:16 in upload), and worker-0 waits for it in a collective operation",
-        ),
-        (
-            "keras-thread",
-            "worker-1 has reached the end of its script and waits for its own threads (task.py:30 in write), "
-            "and worker-0 waits for it in a collective operation",
-        ),
-    ],
-)
-def test_real_gangs(name: str, message: str) -> None:
-    assert describe_hang(*recorded(name)) == message
+def frames(*places: str) -> str:
+    lines = [f'  File "{file}", line 7 in {name}' for file, _, name in (place.rpartition(" ") for place in places)]
+    return "\n".join(["Main thread (most recent call first):", *lines]) + "\n"
 
 
-def test_a_task_that_did_not_answer() -> None:
-    inspections, members = recorded("ctl-load")
-    del inspections["worker-1"]
-    describe = describe_hang(inspections, members)
-    assert describe == "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"
+PACKAGES = "/venv/lib/python3.11/site-packages"
 
 
-def test_a_task_that_has_ended() -> None:
-    describe = describe_hang(*edited(recorded("ctl-load"), "worker-1", state="", stack="", sockets=[]))
-    assert describe == "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"
+# Recorded gang; changes of worker-1's inspection, None: it did not answer; the beginning of the sentence.
+HANGS_AND_SENTENCES: list[tuple[str, dict[str, str] | None, str]] = [
+    ("ctl-load", {}, "worker-1 is in user code (task.py:12 in load), and worker-0 and worker-2 wait for it in a collective operation"),
+    ("ctl-start", {}, "worker-2 is in user code (task.py:6 in <module>), and worker-0 and worker-1 wait for it at the start of TensorFlow's server"),
+    ("ctl-generator", {}, "worker-1 is in user code of its input pipeline (task.py:18 in generate), and worker-0 waits for it in a collective operation"),
+    ("ctl-stop", {}, "worker-1 is stopped (by SIGSTOP or a debugger), and worker-0 waits for it in a collective operation"),
+    ("ctl-uneven", {}, "all tasks wait for each other, at different places: worker-0 in a collective operation (task.py:46 in main) and worker-1 at a barrier (task.py:51 in main)"),
+    ("keras-callback", {}, "worker-1 is in user code (task.py:16 in upload), and worker-0 waits for it in a collective operation"),
+    ("keras-thread", {}, "worker-1 has reached the end of its script and waits for its own threads (task.py:30 in write), and worker-0 waits for it in a collective operation"),
+    ("ctl-load", None, "worker-1 does not answer, and worker-0 and worker-2 wait for it in a collective operation"),
+    ("ctl-load", {"state": "", "stack": ""}, "worker-1 has ended, and worker-0 and worker-2 wait for it in a collective operation"),
+    ("ctl-load", {"stack": "", "kernel": "CPU 3.0 s, waits in pipe_read"}, "worker-1 shows no stack (CPU 3.0 s, waits in pipe_read), and"),
+    ("ctl-load", {"stack": "", "state": "D", "kernel": "waits in nfs_wait_bit_killable"}, "worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and"),
+    ("ctl-load", {"stack": frames("/usr/lib/python3.11/ssl.py read", "/usr/lib/python3.11/socket.py readinto", "/src/task.py fetch")}, "worker-1 is in user code (task.py:7 in fetch, inside read of ssl.py), and"),
+    ("ctl-load", {"stack": frames(f"{PACKAGES}/requests/api.py get", "/src/task.py fetch")}, "worker-1 is in user code (task.py:7 in fetch, inside get of api.py), and"),
+    ("ctl-load", {"stack": frames(f"{PACKAGES}/tensorflow/python/framework/ops.py _create", "/src/task.py build")}, "worker-1 is in library code (task.py:7 in build, inside _create of ops.py), and"),
+    ("ctl-load", {"stack": frames(f"{PACKAGES}/tensorflow/python/ops/gen_dataset_ops.py iterator_get_next", "/src/task.py train")}, "worker-1 waits for its own input data (task.py:7 in train), and"),
+    ("ctl-load", {"stack": frames("/usr/lib/python3.11/runpy.py run_module")}, "worker-1 is in user code (runpy.py:7 in run_module), and"),
+]  # fmt: skip
 
 
-def test_a_task_without_stacks_shows_the_state_in_the_kernel() -> None:
-    gang = edited(recorded("ctl-load"), "worker-1", stack="", kernel="CPU 3.0 s, waits in pipe_read")
-    assert describe_hang(*gang).startswith("worker-1 shows no stack (CPU 3.0 s, waits in pipe_read), and")
-    gang = edited(gang, "worker-1", state="D", kernel="waits in nfs_wait_bit_killable")
-    assert describe_hang(*gang).startswith("worker-1 is stuck in the kernel (waits in nfs_wait_bit_killable), and")
+@pytest.mark.parametrize(("name", "changes", "sentence"), HANGS_AND_SENTENCES)
+def test_the_task_that_others_wait_for(name: str, changes: dict[str, str] | None, sentence: str) -> None:
+    inspections, members = recorded(name)
+    if changes is None:
+        del inspections["worker-1"]
+    else:
+        inspections["worker-1"] = inspections["worker-1"]._replace(**changes)  # type: ignore[arg-type]
+    assert describe_hang(inspections, members).startswith(sentence)
 
 
 def test_tasks_in_the_same_place_share_a_sentence() -> None:
@@ -113,30 +92,6 @@ def all_in_a_collective() -> Gang:
     return inspections, members
 
 
-def test_all_in_a_collective_operation_with_nothing_else_to_see() -> None:
-    assert describe_hang(*all_in_a_collective()) == (
-        "all tasks wait for each other in a collective operation (task.py:46 in main), "
-        "and no connection between them is stuck"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "how"),
-    [
-        ("ESTABLISHED 4512 unsent", "4512 bytes are not confirmed"),
-        ("SYN_SENT 1 unsent", "no answer to a connection"),
-    ],
-)
-def test_a_connection_that_is_stuck_is_named(change: str, how: str) -> None:
-    inspections, members = all_in_a_collective()
-    by_server = [text.replace("ESTABLISHED 0 unsent", change) for text in inspections["worker-1"].sockets]
-    describe = describe_hang(*edited((inspections, members), "worker-1", sockets=[by_server[1]]))
-    assert describe == (
-        f"nothing that worker-1 sends reaches worker-2 ({how}), and all tasks wait for each other "
-        "in a collective operation"
-    )
-
-
 def test_the_peer_of_a_stuck_connection_is_identified_by_its_address() -> None:
     inspections, members = all_in_a_collective()
     silent = {task: seen._replace(sockets=[]) for task, seen in inspections.items()}
@@ -158,42 +113,6 @@ def test_who_computes_inside_tensorflow_is_waited_for() -> None:
     for task in gang[0]:  # as NCCL does while it waits on a GPU
         gang = edited(gang, task, kernel="CPU 99.0 s, now 100 % of a core")
     assert describe_hang(*gang).startswith("all tasks wait for each other in a collective operation")
-
-
-def frames(*places: str) -> str:
-    lines = [f'  File "{file}", line 7 in {name}' for file, _, name in (place.rpartition(" ") for place in places)]
-    return "\n".join(["Main thread (most recent call first):", *lines]) + "\n"
-
-
-PACKAGES = "/venv/lib/python3.11/site-packages"
-
-
-@pytest.mark.parametrize(
-    ("stack", "expected"),
-    [
-        (
-            frames("/usr/lib/python3.11/ssl.py read", "/usr/lib/python3.11/socket.py readinto", "/src/task.py fetch"),
-            "is in user code (task.py:7 in fetch, inside read of ssl.py)",
-        ),
-        (
-            frames(f"{PACKAGES}/requests/api.py get", "/src/task.py fetch"),
-            "is in user code (task.py:7 in fetch, inside get of api.py)",
-        ),
-        (
-            frames(f"{PACKAGES}/tensorflow/python/framework/ops.py _create", "/src/task.py build"),
-            "is in library code (task.py:7 in build, inside _create of ops.py)",
-        ),
-        (
-            frames(f"{PACKAGES}/tensorflow/python/ops/gen_dataset_ops.py iterator_get_next", "/src/task.py train"),
-            "waits for its own input data (task.py:7 in train)",
-        ),
-        (frames("/usr/lib/python3.11/runpy.py run_module"), "is in user code (runpy.py:7 in run_module)"),
-    ],
-)
-def test_places(stack: str, expected: str) -> None:
-    gang = edited(recorded("ctl-load"), "worker-1", stack=stack)
-    message = f"worker-1 {expected}, and worker-0 and worker-2 wait for it in a collective operation"
-    assert describe_hang(*gang) == message
 
 
 def test_a_server_in_join_does_not_block_others() -> None:
@@ -227,15 +146,6 @@ def test_the_main_thread_comes_first() -> None:
     assert text.startswith('Main thread (most recent call first):\n  File "a.py", line 2 in <module>\n')
     assert "Thread 0x01 [loader]" in text
     assert len(threads_of(text)) == 2
-
-
-def test_a_long_one_is_cut_and_keeps_the_main_thread() -> None:
-    thread = "Thread 0x01 (most recent call first):\n" + '  File "a.py", line 1 in load\n' * 90 + "\n"
-    text = main_first(thread * 100 + 'Current thread 0x02 (most recent call first):\n  File "a.py", line 2 in main\n')
-    assert len(text) == MOST_STACK
-    assert text.startswith('Main thread (most recent call first):\n  File "a.py", line 2 in main\n')
-    assert main_first("") == ""
-    assert main_first("nothing of the kind") == "nothing of the kind"
 
 
 # --- live tasks -----------------------------------------------------------------------------------------------------
@@ -308,10 +218,3 @@ def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
     assert all(item.state != "LISTEN" for item in listed)
     assert len(listed) >= 7
     assert MOST_SOCKETS == 64
-
-
-def test_text_of_a_connection_is_read_back() -> None:
-    connection = TcpConnection("[::1]:1", "10.0.0.2:2222", "SYN_SENT", 1, 2)
-    assert read_connection(str(connection)) == connection
-    with pytest.raises(ValueError, match="not a connection"):
-        read_connection("10.0.0.2:1 ESTABLISHED")

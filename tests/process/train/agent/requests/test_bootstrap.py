@@ -84,19 +84,6 @@ def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect)
     assert list((directory / digest / "train/agent/requests/__pycache__").glob("serve.*.pyc"))
 
 
-def test_the_archive_on_disk_runs_by_itself(connect: Connect) -> None:
-    archive = next((connect().root / "agent").glob("*.pyz"))
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", archive, archive.parents[1], archive.stem],
-        input=b"",
-        capture_output=True,
-        check=False,
-        timeout=30,
-    )
-    assert done.stdout.startswith(b'{"record":"hello","agent":"' + archive.stem.encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def add_agents(directory: Path) -> list[str]:
     """Add eight agents that no process runs; return the names of the newest four."""
     names = [str(n) * 64 for n in range(8)]
@@ -127,38 +114,12 @@ def test_an_agent_that_a_process_runs_stays(connect: Connect) -> None:
     assert isinstance(running.prepare("late", Bundle("")), Prepared)  # writes sources of the agent
 
 
-def test_hosts_share_a_directory_of_agents(connect: Connect, tmp_path: Path) -> None:
-    shared = {AGENTS_VARIABLE: str(tmp_path / "all agents")}
-    first, second = connect(1, env=shared), connect(2, env=shared)
-    assert (first.fetched, second.fetched) == (True, False)
-    assert first.hello
-    assert second.hello
-    assert not list(second.root.rglob("agent"))
-    assert build_agent().digest in {path.name for path in (tmp_path / "all agents").iterdir()}
-
-
 def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
     archive = next((connect().root / "agent").glob("*.pyz"))
     shutil.rmtree(archive.with_suffix(""))
     archive.write_bytes(archive.read_bytes()[:-1])
     assert connect().fetched
     assert archive.read_bytes() == build_agent().data
-
-
-def test_a_relative_root_lies_in_the_home_directory(tmp_path: Path) -> None:
-    archive = build_agent()
-    done = subprocess.run(
-        ["/bin/sh", "-c", bootstrap_command(sys.executable, ".fleet", archive.digest)],
-        input=upload(archive.data),
-        capture_output=True,
-        check=False,
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-        cwd="/",
-        timeout=30,
-    )
-    assert done.stdout.startswith(b'need-agent\n{"record":"hello"')
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert (tmp_path / ".fleet" / "agent" / archive.digest).is_dir()
 
 
 @pytest.mark.parametrize("sent", [b"", b"12", b"10\nshort"])
@@ -227,16 +188,6 @@ def test_every_module_is_python_3_9_and_imports_the_standard_library_alone(path:
             ("train.agent", "train.defaults")
         )
         assert in_library or (is_injected and name.startswith("tensorflow")), name
-
-
-def test_few_modules_are_imported_before_the_first_record() -> None:
-    code = "import sys; sys.path.insert(0, '.'); import train.agent.requests.serve; print(*sys.modules)"
-    command = [sys.executable, "-I", "-S", "-c", code]
-    modules = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=AGENT.parent.parent
-    ).stdout.split()
-    assert len([name for name in modules if name.startswith("train.agent.")]) < 20
-    assert len(modules) < 90
 
 
 def memory_of(pid: int) -> int:

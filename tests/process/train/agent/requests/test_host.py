@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Bundle, commits, committed, eventually, follow, stored_contents
+from tests.process.train.agent.hosts import Bundle, committed, eventually, follow, stored_contents
 from tests.program import PYTHON
 from train.agent.host.facts import keras_backend
 from train.agent.host.ports import reserve_task_port
@@ -34,24 +34,6 @@ INTERPRETER = """#!/bin/sh
 echo run >> {directory}/probed
 exec {python} "$@"
 """
-
-
-def tree(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*") if "agent" not in path.parts[len(root.parts) :]}
-
-
-def test_prepared_reports_what_the_host_has(connect: Connect) -> None:
-    agent = connect()
-    answer = agent.prepare("j", Bundle("pass"))
-    assert isinstance(answer, Prepared)
-    assert answer.python == sys.executable
-    assert answer.versions["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert answer.versions["tensorflow"]
-    assert answer.hostname == os.uname().nodename
-    assert answer.memory_total > 0
-    assert answer.disk_free > 0
-    assert answer.workdir == str(agent.root / "jobs/j/worker-0/src")
-    assert answer.member.link_port > 0
 
 
 def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, tmp_path: Path) -> None:
@@ -121,16 +103,6 @@ def test_gpus_are_listed_where_nvidia_smi_is(connect: Connect, tmp_path: Path) -
     assert (tmp_path / "asked").read_text() == "run\n"
 
 
-def test_a_dry_run_leaves_nothing_but_what_it_found_out(connect: Connect) -> None:
-    agent = connect()
-    answer = agent.prepare("dry", Bundle("pass"), dry_run=True, first_port=23500)
-    assert isinstance(answer, Prepared)
-    assert not hasattr(agent, "wanted")
-    assert tree(agent.root) == {"probe.json"}
-    agent.send(next(commits("dry", [answer.member], ["x"])))
-    assert agent.expect(Refused).kind is Refusal.REQUEST
-
-
 def test_two_agents_on_one_computer_never_get_the_same_port(connect: Connect) -> None:
     agents = [connect(host) for host in range(3)]
     script = Bundle("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)")
@@ -150,20 +122,6 @@ def _first_free_port(first: int) -> int:
     port = reserve_task_port(first)
     port.release()
     return port.port
-
-
-def test_the_task_can_bind_the_port_that_its_agent_held(connect: Connect) -> None:
-    agent = connect()
-    script = """
-import json, os, socket
-port = int(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0].rpartition(":")[2])
-server = socket.socket()
-server.bind(("0.0.0.0", port))
-server.listen()
-print("bound")
-"""
-    committed([agent], "bind", Bundle(script), first_port=23700)
-    assert bytes(follow(agent, Follow("bind", "worker-0")).log) == b"bound\n"
 
 
 def test_a_port_of_another_program_is_skipped(connect: Connect) -> None:
@@ -213,17 +171,6 @@ def test_contents_that_are_not_what_was_announced_are_refused_and_the_conversati
     assert not (agent.root / "jobs/bad").exists()
 
 
-def test_an_end_in_the_middle_of_the_contents_leaves_nothing(connect: Connect) -> None:
-    agent = connect()
-    agent.send(Prepare("cut", "tiny", "worker-0", Bundle("print(1)").entries, "127.0.0.1", sys.executable))
-    agent.expect(NeedContents)
-    agent.send(Chunk(100), b"part")
-    agent.close()
-    assert not (agent.root / "jobs/cut").exists()
-    assert [path for path in (agent.root / "store").rglob("*") if path.is_file()] == []
-    assert isinstance(connect().prepare("next", Bundle("pass")), Prepared)
-
-
 @pytest.mark.parametrize(
     ("job", "task"), [("../x", "worker-0"), ("", "worker-0"), ("j", "boss-0"), ("j", "worker"), ("a/b", "worker-0")]
 )
@@ -259,16 +206,6 @@ def test_nonsense_is_refused_in_a_message_and_the_conversation_goes_on(connect: 
     assert isinstance(agent.prepare("j", Bundle("pass")), Prepared)
 
 
-def test_members_without_the_task_as_it_was_prepared_are_refused(connect: Connect) -> None:
-    agent = connect()
-    answer = agent.prepare("j", Bundle("pass"))
-    assert isinstance(answer, Prepared)
-    agent.send(next(commits("j", [answer.member._replace(port=1)], ["x"])))
-    assert "do not have worker-0" in agent.expect(Refused).reason
-    agent.send(next(commits("j", [answer.member], ["x"])))
-    assert "is not prepared" in agent.expect(Refused).reason
-
-
 RESULTS = """
 import os
 for name in ("MODEL", "CHECKPOINT", "LOG"):
@@ -293,14 +230,6 @@ def test_no_later_job_deletes_what_a_job_left_behind(connect: Connect) -> None:
         assert [(task / path).read_bytes() for path in left] == [
             b"MODEL", b"CHECKPOINT", b"LOG", b"by the job", b"data of %d" % n, b"read data of %d\n" % n
         ]  # fmt: skip
-
-
-def test_a_host_that_joins_its_job_again_keeps_what_the_task_wrote(connect: Connect) -> None:
-    agent, bundle = connect(), Bundle("open('written', 'w').write('by the job')\n")
-    committed([agent], "j", bundle)
-    follow(agent, Follow("j", "worker-0"))
-    assert isinstance(agent.prepare("j", bundle, join=True), Prepared)
-    assert (agent.root / "jobs/j/worker-0/src/written").read_text() == "by the job"
 
 
 def test_pushed_contents_that_only_older_jobs_name_are_removed(connect: Connect) -> None:

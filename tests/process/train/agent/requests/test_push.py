@@ -123,19 +123,6 @@ def request(directory: Path, pushed: Bundle) -> PushFiles:
     return PushFiles(str(directory), sorted(pushed.entries), "127.0.0.1")
 
 
-def test_a_host_passes_files_on_that_have_their_names_already(connect: Connect, tmp_path: Path) -> None:
-    agents, pushed = [connect(0), connect(1)], large()
-    needs = [agent.request_contents(request(tmp_path / str(number), pushed)) for number, agent in enumerate(agents)]
-    agents[0].send(Relay(SECRET))
-    agents[0].send_contents(pushed.contents[digest] for digest in needs[0].objects)
-    assert agents[0].answer() == FilesStored(str(tmp_path / "0"), 3)
-    agents[1].send(Relay(SECRET, "127.0.0.1", needs[0].port))
-    assert agents[1].answer() == FilesStored(str(tmp_path / "1"), 3)
-    for entry in pushed.entries:
-        assert (tmp_path / "1" / entry.path).read_bytes() == pushed.contents[entry.sha256]
-    assert {path.name for path in (tmp_path / "1").iterdir()} == {"data", "large"}
-
-
 def test_a_file_that_was_changed_in_the_meantime_comes_from_the_client(connect: Connect, tmp_path: Path) -> None:
     agents, pushed = [connect(0), connect(1)], large()
     needs = [agent.request_contents(request(tmp_path / str(number), pushed)) for number, agent in enumerate(agents)]

@@ -80,15 +80,3 @@ def test_the_directory_of_all_fleets_goes_with_the_last(tmp_path: Path, shared: 
 def test_the_address_at_which_ssh_came_in(monkeypatch: pytest.MonkeyPatch, connection: str, expected: str) -> None:
     monkeypatch.setattr(ports, "address_on_route", lambda *_: "198.51.100.7")
     assert host_address(connection) == expected
-
-
-def test_a_host_without_a_way_out_has_only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "address_on_route", lambda *_: "")
-    assert host_address("127.0.0.1 50000 127.0.0.1 22") == "127.0.0.1"
-    assert host_address("") == ""
-
-
-def test_hello_reports_the_address(connect: Connect) -> None:
-    agent = connect(env={"SSH_CONNECTION": "203.0.113.9 50000 10.0.0.3 22"})
-    assert agent.hello is not None
-    assert agent.hello.address == "10.0.0.3"

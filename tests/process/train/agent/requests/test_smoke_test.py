@@ -6,11 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
-from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refusal, Refused, SmokeTest, SmokeTestResult
+from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refused, SmokeTest, SmokeTestResult
 
 STEPS = """
 import time
@@ -78,17 +76,6 @@ def test_it_runs_as_the_only_task_there_is(connect: Connect) -> None:
     assert checkpoints == str(agent.root / "jobs/check-1/worker-3/checkpoints")
 
 
-def test_an_error_is_reported_with_the_last_lines(connect: Connect) -> None:
-    answer, _ = tried(
-        connect(), "for i in range(50): print('line', i)\nprint('a' * 600)\nraise SystemExit('no data')"
-    )
-    assert isinstance(answer, SmokeTestResult)
-    assert answer.exit == Exit(1)
-    assert len(answer.lines) == 20
-    assert "no data" in answer.lines
-    assert "a" * 500 in answer.lines
-
-
 def test_time_runs_out_and_all_processes_end(connect: Connect) -> None:
     agent = connect()
     answer, _ = tried(agent, HANG, seconds=1.0)
@@ -111,15 +98,3 @@ def test_a_client_that_goes_takes_the_script_along(connect: Connect, tmp_path: P
     agent.close()
     assert all(map(gone, pids))
     nothing_is_left(agent)
-
-
-@pytest.mark.parametrize("fields", [{"dry_run": True}, {}])
-def test_only_what_was_prepared_can_be_tried(connect: Connect, fields: dict[str, object]) -> None:
-    agent = connect()
-    if fields:
-        assert isinstance(agent.prepare("check-1", Bundle(), **fields), Prepared)
-    agent.send(SmokeTest([sys.executable, "-c", "pass"], {}, {}, 5.0))
-    refused = agent.expect(Refused)
-    assert refused.kind is Refusal.REQUEST
-    assert "prepared" in refused.reason
-    assert not (agent.root / "jobs").exists()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT, ReadinessFacts
-from train.agent.gang.scheduling import CHECK_TIMEOUT_S, NOT_READY, Gang, JobTerms
-from train.agent.gang.states import SlotStatus, Source, Stage
+from train.agent.gang.scheduling import CHECK_TIMEOUT_S, NOT_READY, JobTerms
+from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     NO_REASON,
     Exit,
@@ -24,7 +22,6 @@ from train.agent.protocol.records import (
     Reason,
     ReasonKind,
     RestartPolicy,
-    SuccessPolicy,
 )
 from train.defaults import KILL_AFTER_FAILURE_S
 
@@ -64,6 +61,10 @@ class Play:
     def playing(self) -> list[str]:
         return [member.slot for member in self.gang.members]
 
+    @property
+    def order(self) -> DesiredState:
+        return scheduling.desired_state(self.gang)
+
     def send_record(self, name: str, **changes: object) -> None:
         self.statuses[name] = self.statuses[name]._replace(**changes)  # type: ignore[arg-type]
         self.gang = scheduling.receive_status(self.gang, self.statuses[name], self.now)
@@ -84,16 +85,9 @@ class Play:
         for name in self.names:
             self.send_record(name)
         if self.gang.stage is Stage.RESERVE:
+            fresh = {"exit": None, "reason": NO_REASON, "held": False, "probe_results": None, "port": 2300}
             for name in self.names:
-                self.send_record(
-                    name,
-                    attempt=self.gang.attempt,
-                    exit=None,
-                    reason=NO_REASON,
-                    held=False,
-                    probe_results=None,
-                    port=2300,
-                )
+                self.send_record(name, attempt=self.gang.attempt, **fresh)
         assert self.at(Stage.LAUNCH)
         self.report_all(held=True, closed=False)
         assert self.at(Stage.CHECK)
@@ -132,35 +126,12 @@ def test_no_task_starts_before_all_are_ready_and_every_pair_is_proven() -> None:
     assert scheduling.deadline(play.gang, play.now) is None
 
 
-def test_the_tasks_start_at_a_common_time_after_a_part_of_the_time_of_the_check() -> None:
-    play = Play(2)
-    play.report_all(held=True, closed=False)
-    play.send_record("worker-0", probe_results={"worker-1": ""})
-    play.wait(0.01)
-    assert scheduling.desired_state(play.gang).start_delay_s == 0.0
-    play.send_record("worker-1", probe_results={"worker-0": ""})
-    assert play.at(Stage.GO)
-    assert scheduling.desired_state(play.gang).start_delay_s == pytest.approx(0.005)
-    assert scheduling.desired_state(Play(1).start().gang).start_delay_s == 0.0
-
-
-def test_a_gang_of_one() -> None:
-    play = Play(1).start()
-    play.exit("worker-0", DONE)
-    play.close()
-    assert (play.result.outcome, play.result.exits, play.result.started) == (
-        Outcome.SUCCEEDED,
-        {"worker-0": DONE},
-        True,
-    )
-
-
 def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> None:
     play = Play(2, AGAIN)
     play.report_all(held=True, closed=False)
     play.send_record("worker-1", probe_results={"worker-0": TIMED_OUT})
     play.send_record("worker-0", probe_results={"worker-1": ""})
-    order = scheduling.desired_state(play.gang)
+    order = play.order
     assert (order.stage, order.reason) == (Stage.STOP, Reason(NOT_READY, ReasonKind.UNREACHABLE))
     play.close()
     assert (play.result.outcome, play.result.first_failed_task, play.result.started) == (
@@ -172,33 +143,6 @@ def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> 
         "worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; "
         "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"
     )
-
-
-def test_hosts_that_do_not_fit_together_start_nothing() -> None:
-    play = Play(2)
-    play.send_record("worker-1", facts=OLD)
-    play.report_all(held=True, closed=False)
-    play.send_record("worker-0", probe_results={"worker-1": ""})
-    play.send_record("worker-1", probe_results={"worker-0": ""})
-    play.close()
-    assert play.result.reason.startswith("TensorFlow differs: 2.21 on worker-0 (10.0.0.2), 2.19 on worker-1")
-
-
-def test_warnings_come_with_the_start() -> None:
-    play = Play(2)
-    play.send_record("worker-1", facts=HEALTHY._replace(ahead_s=-60.0))
-    play.start()
-    (warning,) = scheduling.desired_state(play.gang).notices
-    assert warning.startswith("the clock of worker-0 (10.0.0.2) is 60 s ahead of that of worker-1 (10.0.0.3)")
-
-
-def test_a_slot_that_does_not_report_which_ports_it_reaches_is_named() -> None:
-    play = Play(2)
-    play.report_all(held=True, closed=False)
-    play.send_record("worker-0", probe_results={"worker-1": ""})
-    play.wait(CHECK_TIMEOUT_S)
-    play.close()
-    assert play.result.reason.startswith("worker-1 (10.0.0.3) did not report in time which hosts it reaches")
 
 
 def test_who_does_not_join_in_time_is_named() -> None:
@@ -216,7 +160,7 @@ def test_who_does_not_join_in_time_is_named() -> None:
 def test_the_first_failure_is_the_cause_and_our_own_kills_are_not() -> None:
     play = Play(3).start()
     play.exit("worker-1", Exit(code=1))
-    order = scheduling.desired_state(play.gang)
+    order = play.order
     reason = Reason("worker-1 exited with code 1")
     assert (order.stage, order.reason, order.grace_s) == (Stage.STOP, reason, KILL_AFTER_FAILURE_S)
     play.close()
@@ -245,29 +189,10 @@ def test_a_reason_of_the_agent_counts_even_with_a_clean_exit() -> None:
     assert play.result.outcome is Outcome.FAILED
 
 
-def test_signals_are_named() -> None:
-    assert scheduling.describe_exit("worker-1", Exit(signal=9)) == "worker-1 was killed by SIGKILL"
-    assert scheduling.describe_exit("worker-1", Exit(signal=63)) == "worker-1 was killed by signal 63"
-
-
-def test_an_agent_that_is_lost_after_the_clean_exit_of_its_task_fails_nothing() -> None:
-    play = Play(2).start()
-    play.exit("worker-1", DONE)
-    play.send_record("worker-1", closed=True)
-    play.lose("worker-1", "its agent ended")
-    assert play.at(Stage.GO)
-    play.exit("worker-0", DONE)
-    play.close("worker-1")
-    assert play.result.outcome is Outcome.SUCCEEDED
-
-
 def test_a_stop_cancels_and_a_task_that_never_ends_is_not_waited_for() -> None:
     play = Play(2, AGAIN).start()
     play.send_record("worker-1", stop_grace_s=3.0)
-    assert (scheduling.desired_state(play.gang).stage, scheduling.desired_state(play.gang).grace_s) == (
-        Stage.STOP,
-        3.0,
-    )
+    assert (play.order.stage, play.order.grace_s) == (Stage.STOP, 3.0)
     play.exit("worker-0", DONE)
     play.send_record("worker-0", closed=True)
     due = scheduling.deadline(play.gang, play.now)
@@ -286,7 +211,7 @@ def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play.send_record("worker-1", snapshot=old, source=Source("10.0.0.3", 5000))
     play.exit("worker-1", KILLED)
     play.close()
-    order = scheduling.desired_state(play.gang)
+    order = play.order
     assert order.ended is not None
     assert (order.stage, order.ended.retry_s, order.first_failed_slot, order.ended.exits) == (
         Stage.WAIT,
@@ -297,7 +222,7 @@ def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
     play.wait(1.0)
     assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
     play.start()
-    order = scheduling.desired_state(play.gang)
+    order = play.order
     assert (order.attempt, order.snapshot, order.sources) == (2, new, [Source("10.0.0.2", 5000)])
     assert [member.port for member in order.members] == [2300, 2300]
 
@@ -307,7 +232,7 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
     for wait_s in (1.0, 2.0):
         play.exit("worker-0", KILLED)
         play.close()
-        ended = scheduling.desired_state(play.gang).ended
+        ended = play.order.ended
         assert ended is not None
         assert (play.gang.stage, ended.retry_s) == (Stage.WAIT, wait_s)
         play.wait(wait_s)
@@ -315,29 +240,6 @@ def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
     play.exit("worker-0", KILLED)
     play.close()
     assert (play.result.outcome, play.result.attempt) == (Outcome.FAILED, 3)
-
-
-def test_the_back_off_runs_while_the_tasks_are_stopped() -> None:
-    play = Play(2, AGAIN).start()
-    play.exit("worker-1", KILLED)
-    play.wait(0.7)
-    play.close()
-    ended = scheduling.desired_state(play.gang).ended
-    assert ended is not None
-    assert (play.gang.stage, ended.retry_s) == (Stage.WAIT, 0.3)
-    play.wait(0.3)
-    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
-
-
-def test_all_receive_the_end_of_an_attempt_after_a_back_off_that_has_passed() -> None:
-    play = Play(2, AGAIN).start()
-    play.exit("worker-1", KILLED)
-    play.wait(5.0)
-    play.close()
-    play.wait(0.1)
-    assert play.at(Stage.WAIT)
-    play.wait(0.2)
-    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
 
 
 @pytest.mark.parametrize(
@@ -358,59 +260,27 @@ def test_policies(policy: RestartPolicy, ended: Exit, again: bool) -> None:
     assert (play.gang.stage is Stage.WAIT) == again
 
 
-def test_a_lost_host_is_waited_for_and_may_come_back() -> None:
-    play = Play(2, AGAIN).start()
-    play.lose("worker-1")
-    play.close("worker-1")
-    play.wait(20.0)
-    assert play.at(Stage.WAIT)
-    play.send_record("worker-1", exit=KILLED, closed=True)
-    assert play.at(Stage.RESERVE)
-    assert scheduling.desired_state(play.gang).notices == []
-
-
-def test_a_host_that_does_not_come_back_ends_the_job() -> None:
-    play = Play(2, AGAIN).start()
-    play.lose("worker-1")
-    play.close("worker-1")
-    play.wait(30.0)
-    assert (play.result.outcome, play.result.first_failed_task) == (Outcome.FAILED, "worker-1")
-
-
-def test_with_fewer_workers_the_tasks_are_renumbered() -> None:
-    play = Play(3, AGAIN._replace(min_workers=2)).start()
-    play.lose("worker-1")
-    play.close("worker-1")
-    play.wait(30.0)
-    order = scheduling.desired_state(play.gang)
-    assert [(member.slot, member.task) for member in order.members] == [
-        ("worker-0", "worker-0"),
-        ("worker-2", "worker-1"),
-    ]
-    assert order.notices == ["attempt 2: without slot worker-1, worker-1 runs in slot worker-2"]
-
-
-def test_a_spare_takes_over_at_once_and_never_before_the_lost_one_has_noticed() -> None:
-    play = Play(3, AGAIN, spares=1).start()
+@pytest.mark.parametrize(
+    ("spares", "policy", "notice"),
+    [
+        (1, AGAIN, "attempt 2: without slot worker-1, worker-1 runs in slot worker-2"),
+        (0, AGAIN._replace(min_workers=2), "attempt 2: without slot worker-1, worker-1 runs in slot worker-2"),
+    ],
+)
+def test_a_spare_or_the_last_worker_takes_over_after_the_lost_one_has_noticed(
+    spares: int, policy: Policy, notice: str
+) -> None:
+    play = Play(3, policy, spares=spares).start()
     play.lose("worker-1")
     play.close("worker-1")
     play.wait(1.0)
     assert play.at(Stage.WAIT)  # what it ran may still be alive
-    play.wait(3.5)
-    order = scheduling.desired_state(play.gang)
-    assert [(member.slot, member.task) for member in order.members] == [
+    play.wait(3.5 if spares else 29.0)  # without a spare it may come back
+    assert [(member.slot, member.task) for member in play.order.members] == [
         ("worker-0", "worker-0"),
         ("worker-2", "worker-1"),
     ]
-
-
-def test_success_of_the_chief() -> None:
-    play = Play(2, Policy(success=SuccessPolicy.CHIEF)).start()
-    play.exit("worker-1", DONE)
-    assert play.at(Stage.GO)
-    play.exit("worker-0", DONE)
-    play.close()
-    assert play.result.outcome is Outcome.SUCCEEDED
+    assert play.order.notices == [notice]
 
 
 def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
@@ -418,12 +288,9 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
     play.wait(59.0)
     assert play.at(Stage.GO)
     play.wait(1.0)
-    assert scheduling.desired_state(play.gang).grace_s == 10.0
+    assert play.order.grace_s == 10.0
     play.close()
-    assert (play.result.outcome, play.result.reason) == (
-        Outcome.FAILED,
-        "the job ran longer than 60 s (--timeout)",
-    )
+    assert (play.result.outcome, play.result.reason) == (Outcome.FAILED, "the job ran longer than 60 s (--timeout)")
 
 
 # --- the watches ----------------------------------------------------------------------------------------------------
@@ -432,17 +299,17 @@ def test_when_the_time_is_up_the_job_ends_whatever_the_policy() -> None:
 def test_a_hang_is_inspected_and_reported_once() -> None:
     play = Play(2, Policy(hang_timeout_s=30.0)).start()
     play.send_record("worker-0", quiet_s=31.0, idle_s=31.0, stepped=True)
-    assert scheduling.desired_state(play.gang).inspection == 0
+    assert play.order.inspection == 0
     play.send_record("worker-1", quiet_s=31.0, idle_s=0.0, stepped=True)
-    assert scheduling.desired_state(play.gang).inspection == 1
+    assert play.order.inspection == 1
     play.report_all(inspected=1)
-    (notice,) = scheduling.desired_state(play.gang).notices
+    (notice,) = play.order.notices
     assert notice.startswith("no progress for 30 s: ")
     play.send_record("worker-1", quiet_s=36.0)
-    assert scheduling.desired_state(play.gang).inspection == 1
+    assert play.order.inspection == 1
     play.send_record("worker-1", quiet_s=0.0)
     play.report_all(quiet_s=31.0, idle_s=31.0)
-    assert scheduling.desired_state(play.gang).inspection == 2
+    assert play.order.inspection == 2
 
 
 def test_a_hang_may_end_the_attempt() -> None:
@@ -451,124 +318,19 @@ def test_a_hang_may_end_the_attempt() -> None:
     play.wait(5.0)  # no slot answers
     play.close()
     assert play.at(Stage.WAIT)
-    assert scheduling.desired_state(play.gang).reason.text.startswith("no progress for 30 s")
+    assert play.order.reason.text.startswith("no progress for 30 s")
 
 
 def test_a_start_without_a_step_ends_only_if_all_tasks_are_idle() -> None:
     play = Play(2, Policy(start_timeout_s=600.0)).start()
     play.wait(601.0)
     play.report_all(quiet_s=601.0, idle_s=0.0)  # compiling, perhaps
-    assert scheduling.desired_state(play.gang).inspection == 0
+    assert play.order.inspection == 0
     play.send_record("worker-0", idle_s=60.0)
-    assert scheduling.desired_state(play.gang).inspection == 1
+    assert play.order.inspection == 1
     play.report_all(inspected=1)
     play.close()
     assert play.result.reason.startswith("no first step within 600 s: ")
-
-
-# --- any order of events -------------------------------------------------------------------------------------------
-
-COUNT = 3
-SLOTS = st.sampled_from(names(COUNT))
-CHANGES = st.fixed_dictionaries(
-    {},
-    optional={
-        "held": st.booleans(),
-        "closed": st.booleans(),
-        "port": st.sampled_from([0, 2300]),
-        "probe_results": st.sampled_from([None, {}, dict.fromkeys(names(COUNT), "")]),
-        "exit": st.sampled_from([None, DONE, Exit(code=1), KILLED]),
-        "reason": st.sampled_from([NO_REASON, NO_REASON, Reason("its log cannot be written")]),
-        "quiet_s": st.sampled_from([0.0, 40.0]),
-        "idle_s": st.sampled_from([0.0, 40.0]),
-        "facts": st.sampled_from([HEALTHY, HEALTHY, OLD]),
-        "stop_grace_s": st.sampled_from([None, None, None, 1.0]),
-    },
-)
-POLICIES = st.builds(
-    Policy,
-    restart=st.sampled_from(RestartPolicy),
-    restarts=st.sampled_from([0, 2]),
-    success=st.sampled_from(SuccessPolicy),
-    min_workers=st.sampled_from([0, 2]),
-    host_timeout_s=st.just(20.0),
-    timeout_s=st.sampled_from([0.0, 50.0]),
-    hang_timeout_s=st.sampled_from([0.0, 30.0]),
-    on_hang=st.sampled_from(OnHang),
-)
-EVENTS = st.lists(
-    st.tuples(SLOTS, st.one_of(CHANGES, st.just("lost"), st.just("next")), st.floats(0, 20)), max_size=25
-)
-
-
-def promises(before: Gang, after: Gang) -> None:
-    """Check the invariants of one step."""
-    assert after.attempt >= before.attempt
-    assert after.restarts <= after.terms.policy.restarts
-    if after.stage is Stage.GO and before.stage is not Stage.GO and before.attempt == after.attempt:
-        for member in after.members:
-            report = after.statuses[member.slot]
-            assert report.held
-            assert report.probe_results is not None
-            assert not any(report.probe_results.values())
-        assert len({after.statuses[member.slot].facts == OLD for member in after.members}) == 1
-    if after.attempt > before.attempt:
-        assert after.end is None
-        assert after.terms.policy.restart is not RestartPolicy.NEVER or after.terms.policy.preemptions
-
-
-@given(POLICIES, EVENTS)
-def test_whatever_the_order_of_events_a_gang_ends_once_and_rightly(
-    policy: Policy, events: list[tuple[str, object, float]]
-) -> None:
-    play = Play(COUNT, policy).start()
-    for name, change, pause_s in events:
-        before = play.gang
-        play.now += pause_s
-        if change == "lost" and name != play.gang.local_slot:
-            play.lose(name)
-        elif change == "next":
-            play.send_record(name, attempt=play.gang.attempt)
-        elif isinstance(change, dict):
-            reported_exit = play.statuses[name].exit
-            play.send_record(
-                name, **change if reported_exit is None else {**change, "exit": reported_exit}
-            )  # a slot never unsays an exit
-        promises(before, play.gang)
-        if before.result is not None:
-            assert play.gang is before
-    play.gang = scheduling.request_stop(play.gang, 1.0, play.now)
-    for _ in range(100):
-        if play.gang.stage is Stage.RESULT:
-            break
-        due = scheduling.deadline(play.gang, play.now)
-        assert due is not None
-        play.now = due
-        play.gang = scheduling.advance(play.gang, play.now)
-    result = play.result
-    if result.outcome is Outcome.SUCCEEDED:
-        needed = (
-            ["worker-0"] if policy.success is SuccessPolicy.CHIEF else [member.task for member in play.gang.members]
-        )
-        assert all(result.exits.get(task) == DONE for task in needed)
-    else:
-        assert result.reason
-
-
-def test_a_host_lost_during_the_back_off_has_all_of_the_host_timeout_to_come_back() -> None:
-    play = Play(3, AGAIN._replace(backoff_s=60.0, host_timeout_s=60.0)).start()
-    play.lose("worker-0")
-    play.lose("worker-1")
-    play.close("worker-1")
-    assert play.at(Stage.WAIT)
-    play.send_record("worker-1", exit=KILLED, closed=True)
-    play.wait(58.0)
-    play.lose("worker-2")
-    play.wait(12.0)
-    assert play.at(Stage.WAIT)
-    play.send_record("worker-2")
-    play.wait(0.0)
-    assert (play.at(Stage.RESERVE), play.gang.attempt) == (True, 2)
 
 
 def test_a_job_that_is_given_up_names_the_host_that_is_missing() -> None:
@@ -598,7 +360,7 @@ def test_a_resumed_job_waits_for_a_host_that_holds_the_checkpoint() -> None:
     wanted = Snapshot(3, 5, "b")
     play.send_record("worker-1", snapshot=wanted, source=Source("10.0.0.3", 7000))
     assert play.at(Stage.LAUNCH)
-    desired = scheduling.desired_state(play.gang)
+    desired = play.order
     assert (desired.attempt, desired.snapshot, desired.sources) == (1, wanted, [Source("10.0.0.3", 7000)])
 
 
@@ -607,7 +369,7 @@ def test_a_resumed_job_fails_if_no_host_holds_the_checkpoint() -> None:
     play.report_all()
     assert play.at(Stage.RESERVE)
     play.wait(60)
-    assert scheduling.desired_state(play.gang).reason.text.startswith("no host reports the checkpoint")
+    assert play.order.reason.text.startswith("no host reports the checkpoint")
     assert play.gang.result is not None
     assert not play.gang.result.started
 
@@ -618,18 +380,6 @@ def queued(count: int = 2, **terms: Any) -> Play:
     for name in play.names:
         play.send_record(name, queued=True, port=0)
     return play
-
-
-def test_a_queued_job_begins_when_no_earlier_job_holds_any_slot() -> None:
-    play = queued()
-    play.wait(100_000.0)
-    play.send_record("worker-1", queued=False)
-    assert play.at(Stage.QUEUE)
-    assert scheduling.deadline(play.gang, play.now) is None
-    play.send_record("worker-0", queued=False)
-    assert play.at(Stage.RESERVE)
-    play.report_all(port=2223)
-    assert play.at(Stage.LAUNCH)
 
 
 def test_a_queued_job_waits_for_a_lost_slot_until_its_turn_and_then_for_the_join_timeout() -> None:
@@ -643,19 +393,6 @@ def test_a_queued_job_waits_for_a_lost_slot_until_its_turn_and_then_for_the_join
     play.close()
     assert play.result.reason == "worker-1 (10.0.0.3) did not join within 60 s; nothing was started"
     assert not play.result.started
-
-
-def test_a_queued_job_is_not_accepted_if_a_slot_never_joins() -> None:
-    play = Play(2, queued=True)
-    play.send_record("worker-0", queued=True, port=0)
-    play.wait(60.0)
-    assert play.result.outcome is Outcome.FAILED
-
-
-def test_a_queued_job_can_be_stopped() -> None:
-    play = queued()
-    play.send_record("worker-1", stop_grace_s=5.0)
-    assert (play.result.outcome, play.result.started) == (Outcome.CANCELLED, False)
 
 
 def test_the_timeout_of_a_queued_job_counts_from_its_start() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from tests.unit.train.agent.gang.test_gang import HEALTHY, KILLED, OLD, Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import election, scheduling
+from train.agent.gang import scheduling
 from train.agent.gang.readiness import TIMED_OUT
-from train.agent.gang.reconciler import Slot
-from train.agent.gang.scheduling import JobTerms
-from train.agent.gang.states import SlotStatus, Stage, from_line, to_line
-from train.agent.protocol.records import Member, Outcome, Policy, ReasonKind, RestartPolicy
+from train.agent.gang.states import SlotStatus, Stage
+from train.agent.protocol.records import Member, Policy, ReasonKind
 
 
 class GrowingPlay(Play):
@@ -102,15 +100,6 @@ def test_a_job_never_grows_beyond_its_limit_or_without_one() -> None:
         assert len(play.playing) == workers
 
 
-def test_a_task_that_has_ended_keeps_the_attempt() -> None:
-    play = GrowingPlay()
-    play.start()
-    play.join("worker-2")
-    play.exit("worker-1", play.statuses["worker-1"].exit or KILLED._replace(code=0, signal=None))
-    play.save(1)
-    assert play.at(Stage.GO)
-
-
 def test_a_host_that_does_not_fit_is_left_out_before_the_job_is_interrupted() -> None:
     play = GrowingPlay()
     play.start()
@@ -126,60 +115,8 @@ def test_a_host_that_cannot_be_reached_is_left_out_of_the_following_attempt() ->
     play.grow()
     play.probe(**{"worker-1": TIMED_OUT})
     assert play.at(Stage.STOP)
-    assert "continues without worker-2" in scheduling.desired_state(play.gang).reason.text
+    assert "continues without worker-2" in play.order.reason.text
     play.close()
     assert play.at(Stage.RESERVE)
     assert play.playing == ["worker-0", "worker-1"]
     assert (play.gang.attempt, play.gang.restarts) == (3, 0)
-
-
-def test_an_old_host_that_is_lost_meanwhile_is_a_failure() -> None:
-    play = GrowingPlay()
-    play.start()
-    play.grow()
-    play.lose("worker-1")
-    play.close("worker-1")
-    assert play.result.outcome is Outcome.FAILED
-    assert play.result.first_failed_task == "worker-1"
-
-    play = GrowingPlay(host_timeout_s=20.0)
-    play.start()
-    play.join("worker-2")
-    play.save(1)
-    play.send_record("worker-0", exit=KILLED, closed=True)
-    play.send_record("worker-1", exit=KILLED, closed=True, preempted=True)
-    assert play.result.reason_kind is ReasonKind.PREEMPTED
-
-
-def test_a_grown_job_continues_with_more_than_half_of_its_workers() -> None:
-    play = GrowingPlay(restarts=3, host_timeout_s=20.0, backoff_s=0.5)
-    play.start()
-    play.grow()
-    play.probe()
-    assert play.at(Stage.GO)
-    play.lose("worker-2")
-    play.close("worker-2")
-    assert play.at(Stage.WAIT)
-    play.wait(60.0)
-    assert play.playing == ["worker-0", "worker-1"]
-    assert play.gang.restarts == 1
-
-
-def test_a_new_leader_knows_the_hosts_that_joined() -> None:
-    play = GrowingPlay(restarts=1)
-    play.start()
-    play.join("worker-2")
-    last = from_line(to_line(scheduling.desired_state(play.gang)))
-    assert [(member.slot, member.address, member.link_port) for member in last.joined] == [
-        ("worker-2", "10.0.1.2", 4001)
-    ]
-    peer, _ = election.join(play.terms, "worker-1", Slot(SlotStatus("worker-1")), 0.0)
-    peer = peer._replace(slot=peer.slot._replace(desired=last))
-    joined = [member.slot for member in play.terms.slots if election._has_joined(peer, member)]
-    assert joined == ["worker-0", "worker-1", "worker-2"]
-
-
-def test_growth_has_no_limit_of_attempts() -> None:
-    assert Policy(max_workers=4).max_attempts == 0
-    assert Policy(RestartPolicy.NEVER, max_workers=4).restarts == 0
-    assert JobTerms("job", (Member("worker-0", "worker-0", "a", 1, 2), Member("worker-1", "", "", 0, 0))).spares == 1

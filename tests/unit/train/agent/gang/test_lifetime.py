@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, KILLED, Play
+from tests.unit.train.agent.gang.test_gang import AGAIN, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import CopyUnlimited, EndScheduled, EndTask, Slot, Work
+from train.agent.gang.reconciler import CopyUnlimited, EndTask, Slot, Work
 from train.agent.gang.states import SlotStatus, Source, Stage
 from train.agent.protocol.records import Outcome, ReasonKind
 
@@ -29,75 +29,43 @@ def test_the_user_is_warned_ten_minutes_before_the_tasks_are_ended() -> None:
     play = ending(3600.0)
     assert scheduling.deadline(play.gang, play.now) == play.now + 3600.0 - LEAD_S - 600.0
     play.wait(3600.0 - LEAD_S - 601.0)
-    assert scheduling.desired_state(play.gang).notices == []
+    assert play.order.notices == []
     play.wait(1.0)
-    [notice] = scheduling.desired_state(play.gang).notices
+    [notice] = play.order.notices
     assert notice == ("the lifetime of the hosts ends: the job is stopped in 10 min; fleet extend gives it more time")
     play.wait(599.0)
     assert play.at(Stage.GO)
-    assert len(scheduling.desired_state(play.gang).notices) == 1
+    assert len(play.order.notices) == 1
 
 
 def test_the_job_ends_with_grace_and_without_a_restart_when_its_checkpoint_is_everywhere() -> None:
     play = ending(600.0)
     play.wait(600.0 - LEAD_S)
-    state = scheduling.desired_state(play.gang)
+    state = play.order
     assert (state.stage, state.reason.kind, state.grace_s) == (Stage.STOP, ReasonKind.LIFETIME, GRACE_S)
     play.send_record("worker-0", snapshot=NEW)
     play.close()
     assert play.at(Stage.STOP)
-    assert scheduling.desired_state(play.gang).sources == [Source("a", 1)]
+    assert play.order.sources == [Source("a", 1)]
     play.send_record("worker-1", snapshot=NEW)
     assert (play.result.outcome, play.result.reason_kind) == (Outcome.FAILED, ReasonKind.LIFETIME)
     assert "--max-duration" in play.result.reason
 
 
-def test_the_result_is_recorded_before_the_power_off_whatever_is_still_being_copied() -> None:
-    play = ending(600.0)
-    play.wait(600.0 - LEAD_S)
-    play.send_record("worker-0", snapshot=NEW)
-    play.close()
-    play.wait(30.0)
-    assert play.at(Stage.STOP)
-    assert scheduling.deadline(play.gang, play.now) == play.now + LEAD_S - 35.0
-    play.wait(LEAD_S - 35.0)
-    assert play.result.reason_kind is ReasonKind.LIFETIME
-
-
 def test_a_longer_lifetime_on_all_hosts_lets_the_job_continue_and_warns_again() -> None:
     play = ending(1200.0)
     play.wait(1200.0 - LEAD_S - 300.0)
-    assert len(scheduling.desired_state(play.gang).notices) == 1
+    assert len(play.order.notices) == 1
     play.send_record("worker-1", end_at=play.now + 7200.0)
     play.send_record("worker-0", end_at=play.now + 7200.0)
     play.wait(3600.0)
     assert play.at(Stage.GO)
     play.wait(3600.0 - LEAD_S - 100.0)
-    assert len(scheduling.desired_state(play.gang).notices) == 2
+    assert len(play.order.notices) == 2
     play.send_record("worker-1", end_at=None)
     play.send_record("worker-0", end_at=None)
     play.wait(7200.0)
     assert play.at(Stage.GO)
-
-
-def test_the_lifetime_of_a_host_that_is_gone_does_not_count() -> None:
-    play = ending(600.0)
-    play.lose("worker-1")
-    play.close("worker-1")
-    assert play.gang.lifetime_end == play.now + 630.0
-
-
-def test_the_lifetime_of_a_spare_counts_when_it_has_a_task() -> None:
-    play = Play(3, AGAIN, spares=1, grace_s=GRACE_S).start()
-    for name, end_s in (("worker-0", 9000.0), ("worker-1", 9000.0), ("worker-2", 600.0)):
-        play.send_record(name, end_at=play.now + end_s)
-    assert play.gang.lifetime_end == play.now + 9000.0
-    play.wait(300.0)
-    play.lose("worker-1")
-    play.close("worker-1")
-    play.wait(60.0)
-    assert [member.slot for member in play.gang.members] == ["worker-0", "worker-2"]
-    assert play.gang.lifetime_end == play.now + 600.0 - 360.0
 
 
 def test_the_lifetime_of_an_evaluator_does_not_end_the_training() -> None:
@@ -107,31 +75,11 @@ def test_the_lifetime_of_an_evaluator_does_not_end_the_training() -> None:
     assert play.at(Stage.GO)
 
 
-def test_a_job_that_waits_for_its_next_attempt_ends_too() -> None:
-    play = ending(LEAD_S + 5.0)
-    play.exit("worker-0", KILLED)
-    play.send_record("worker-0", closed=True)
-    play.send_record("worker-1", exit=KILLED, closed=True)
-    assert play.at(Stage.WAIT)
-    play.wait(5.0)
-    assert play.result.reason_kind is ReasonKind.LIFETIME
-
-
-def test_a_trained_job_that_is_only_evaluated_has_succeeded() -> None:
-    play = Play(3, AGAIN, tasks=("worker-0", "worker-1", "evaluator-0"), grace_s=GRACE_S).start()
-    play.send_record("worker-1", end_at=play.now + 100.0)
-    for name in ("worker-0", "worker-1"):
-        play.send_record(name, exit=DONE, closed=True)
-    play.wait(40.0)
-    play.close()
-    assert play.result.outcome is Outcome.SUCCEEDED
-
-
 @pytest.mark.parametrize("kind", [ReasonKind.LIFETIME, ReasonKind.OTHER])
 def test_the_bandwidth_of_copies_is_unlimited_only_at_the_end_of_the_lifetime(kind: ReasonKind) -> None:
     play = ending(600.0)
     play.wait(600.0 - LEAD_S)
-    state = scheduling.desired_state(play.gang)
+    state = play.order
     state = state._replace(reason=state.reason._replace(kind=kind))
     slot = Slot(SlotStatus("worker-1", 1, closed=False, held=True), work=Work(spawned=True))
     slot, actions = reconciler.step(slot, state)
@@ -149,7 +97,7 @@ def test_a_job_without_activity_ends_with_its_checkpoint_on_all_hosts(lifetime_s
     play.wait(1799.0)
     assert play.at(Stage.GO)
     play.wait(1.0)
-    state = scheduling.desired_state(play.gang)
+    state = play.order
     assert (state.stage, state.reason.kind, state.grace_s) == (Stage.STOP, ReasonKind.LIFETIME, GRACE_S)
     play.send_record("worker-0", snapshot=NEW)
     play.close()
@@ -171,31 +119,3 @@ def test_a_job_with_one_active_task_continues(active: str) -> None:
     for number, task in enumerate(tasks):
         play.send_record(f"worker-{number}", inactive_s=0.0 if task == active else 9000.0)
     assert play.at(Stage.GO)
-
-
-def test_a_task_that_has_ended_was_active_until_then() -> None:
-    play = Play(2, AGAIN._replace(idle_timeout_s=1800.0)).start()
-    play.now += 9000.0
-    play.send_record("worker-0", inactive_s=9000.0)
-    play.exit("worker-1", DONE)
-    assert play.at(Stage.GO)
-    play.now += 1790.0
-    play.send_record("worker-0", inactive_s=10790.0)
-    assert play.at(Stage.GO)
-    play.now += 10.0
-    play.send_record("worker-0", inactive_s=10800.0)
-    assert play.at(Stage.STOP)
-
-
-def test_without_an_idle_timeout_an_inactive_job_continues() -> None:
-    play = Play(2, AGAIN).start()
-    play.now += 90000.0
-    play.report_all(inactive_s=90000.0)
-    assert play.at(Stage.GO)
-
-
-def test_a_slot_reports_the_end_of_its_lifetime_in_whatever_attempt() -> None:
-    slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), EndScheduled(50.0))
-    assert slot.status.end_at == 50.0
-    slot, _ = reconciler.step(slot, EndScheduled(None))
-    assert slot.status.end_at is None

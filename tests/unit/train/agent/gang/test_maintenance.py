@@ -6,9 +6,7 @@ import pytest
 
 from tests.unit.train.agent.gang.test_gang import Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import MaintenanceScheduled, Slot
-from train.agent.gang.states import SlotStatus, Source, Stage
+from train.agent.gang.states import Source, Stage
 from train.agent.protocol.records import Policy
 
 AGAIN = Policy(restarts=1, backoff_s=0.1, host_timeout_s=30.0)
@@ -24,19 +22,19 @@ def leaving(policy: Policy = AGAIN, spares: int = 1) -> Play:
 
 def test_a_spare_takes_over_at_the_next_complete_checkpoint() -> None:
     play = leaving()
-    [notice] = scheduling.desired_state(play.gang).notices
+    [notice] = play.order.notices
     assert notice == (
         "worker-1 is stopped for maintenance within an hour; worker-2 takes over at the next complete checkpoint"
     )
     play.wait(600.0)
     assert play.at(Stage.GO)
     play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
-    state = scheduling.desired_state(play.gang)
+    state = play.order
     assert (state.stage, state.first_failed_slot) == (Stage.STOP, "worker-1")
     assert "is stopped for maintenance soon" in state.reason.text
     play.close()
     play.wait(1.0)
-    members = [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members]
+    members = [(member.slot, member.task) for member in play.order.members]
     assert members == [("worker-0", "worker-0"), ("worker-2", "worker-1")]
     play.start()
     play.send_record("worker-0", snapshot=Snapshot(2, 1, "c"))
@@ -46,14 +44,7 @@ def test_a_spare_takes_over_at_the_next_complete_checkpoint() -> None:
 @pytest.mark.parametrize(("policy", "spares"), [(AGAIN, 0), (Policy(), 1)])
 def test_without_a_spare_or_a_restart_the_job_runs_until_the_host_stops(policy: Policy, spares: int) -> None:
     play = leaving(policy, spares)
-    assert scheduling.desired_state(play.gang).notices == ["worker-1 is stopped for maintenance within an hour"]
-    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
-    assert play.at(Stage.GO)
-
-
-def test_a_cancelled_maintenance_changes_nothing() -> None:
-    play = leaving()
-    play.send_record("worker-1", leaving=False)
+    assert play.order.notices == ["worker-1 is stopped for maintenance within an hour"]
     play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
     assert play.at(Stage.GO)
 
@@ -65,32 +56,10 @@ def test_a_spare_whose_host_is_stopped_too_does_not_take_over() -> None:
     assert play.at(Stage.GO)
 
 
-def test_one_spare_takes_over_once_if_two_hosts_are_stopped() -> None:
-    play = Play(4, AGAIN._replace(restarts=3), spares=1).start()
-    play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"), source=Source("a", 1))
-    play.send_record("worker-1", leaving=True)
-    play.send_record("worker-2", leaving=True)
-    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
-    play.close()
-    play.wait(1.0)
-    members = [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members]
-    assert members == [("worker-0", "worker-0"), ("worker-3", "worker-1"), ("worker-2", "worker-2")]
-    play.start()
-    play.send_record("worker-0", snapshot=Snapshot(2, 1, "c"))
-    assert play.at(Stage.GO)
-
-
-def test_a_slot_reports_the_maintenance_in_whatever_attempt() -> None:
-    slot, _ = reconciler.step(Slot(SlotStatus("worker-1", 1)), MaintenanceScheduled(True))
-    assert slot.status.leaving
-    slot, _ = reconciler.step(slot, MaintenanceScheduled(False))
-    assert not slot.status.leaving
-
-
 def test_the_host_of_the_leader_keeps_its_task() -> None:
     play = Play(3, AGAIN, spares=1).start()
     play.send_record("worker-0", leaving=True, snapshot=Snapshot(1, 1, "a"))
-    assert scheduling.desired_state(play.gang).notices == ["worker-0 is stopped for maintenance within an hour"]
+    assert play.order.notices == ["worker-0 is stopped for maintenance within an hour"]
     play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
     assert play.at(Stage.GO)
 
@@ -99,11 +68,11 @@ def test_planned_maintenance_is_a_warning_once_per_window() -> None:
     play = Play(3, AGAIN, spares=1).start()
     play.send_record("worker-1", window_start=1796205600.0, window_end=1796209200.0)
     play.send_record("worker-1", window_start=1796205600.0, window_end=1796209200.0)
-    [notice] = scheduling.desired_state(play.gang).notices
+    [notice] = play.order.notices
     assert notice == "maintenance that stops worker-1 is planned: 2026-12-02 10:00 to 2026-12-02 11:00 UTC"
     play.send_record("worker-1", window_start=1796292000.0, window_end=0.0)
-    assert scheduling.desired_state(play.gang).notices[1].endswith("is planned: 2026-12-03 10:00 UTC")
+    assert play.order.notices[1].endswith("is planned: 2026-12-03 10:00 UTC")
     play.send_record("worker-1", window_start=1796378400.0, window_end=1e30)
-    assert scheduling.desired_state(play.gang).notices[2].endswith("is planned: 2026-12-04 10:00 UTC")
+    assert play.order.notices[2].endswith("is planned: 2026-12-04 10:00 UTC")
     play.send_record("worker-0", snapshot=Snapshot(1, 1, "a"))
     assert play.at(Stage.GO)

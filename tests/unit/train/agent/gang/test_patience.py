@@ -17,21 +17,9 @@ def _ticked(*times: float) -> Patience:
     return patience
 
 
-def test_an_observer_that_runs_in_time_waits_for_the_timeout() -> None:
-    assert _ticked(100.0, 102.0, 104.0 + LATE_S / 2).limit(105.0) == 105.0 - TIMEOUT_S
-
-
 def test_the_time_in_which_the_observer_did_not_run_does_not_count() -> None:
     assert _ticked(100.0, 132.0).limit(132.0) == 100.0 + PERIOD_S - TIMEOUT_S
     assert _ticked(100.0, 132.0, 134.0).limit(134.0) == 100.0 + 2 * PERIOD_S - TIMEOUT_S
-
-
-def test_several_pauses_add_up() -> None:
-    assert _ticked(100.0, 105.0, 107.0, 112.0).limit(112.0) == 112.0 - TIMEOUT_S - 3.0 - 3.0
-
-
-def test_a_pause_is_forgotten_after_the_timeout() -> None:
-    assert _ticked(100.0, 132.0, 134.0, 136.0, 138.0, 140.0, 142.0).limit(142.0) == 142.0 - TIMEOUT_S
 
 
 @given(st.lists(st.floats(0.0, 60.0), min_size=1, max_size=40), st.integers(0, 39))
@@ -46,17 +34,5 @@ def test_an_agent_that_sends_when_the_observer_runs_is_never_lost(delays: list[f
             received_at, running_s = now, 0.0
         if running_s < TIMEOUT_S - 1e-6:
             assert received_at >= patience.limit(now) - 1e-6
-        now += PERIOD_S + delay_s
-        running_s += PERIOD_S + (delay_s if delay_s < LATE_S else 0.0)
-
-
-@given(st.lists(st.floats(0.0, 60.0), min_size=1, max_size=40))
-def test_a_silent_agent_is_lost_after_the_timeout_of_running_time(delays: list[float]) -> None:
-    patience = Patience(TIMEOUT_S, PERIOD_S)
-    now, running_s = 1000.0, 0.0
-    for delay_s in delays:
-        patience.tick(now)
-        if running_s > TIMEOUT_S + 1e-6:
-            assert patience.limit(now) > 1000.0 - 1e-6
         now += PERIOD_S + delay_s
         running_s += PERIOD_S + (delay_s if delay_s < LATE_S else 0.0)

@@ -1,137 +1,178 @@
-"""The assignment of tasks to slots after a host is lost."""
+"""The rule of the gang where tasks have roles: whose end counts, whose failure does, and under which names."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from train.agent.gang.assignment import initial_assignments, is_coordinated, is_evaluator, reassign, trainers
-from train.agent.protocol.records import Member
+from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, KILLED, ONCE, Play
+from train.agent.checkpoints.snapshot import Snapshot
+from train.agent.gang import scheduling
+from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, Ending
+from train.agent.gang.states import Source, Stage, from_line, to_line
+from train.agent.protocol.records import (
+    Exit,
+    HangInspection,
+    OnHang,
+    Outcome,
+    Policy,
+    Reason,
+    ReasonKind,
+    SuccessPolicy,
+)
 
-TASKS = ["worker-0", "worker-1", "worker-2"]
-CAST = {task: task for task in TASKS}
-
-
-def test_in_the_first_attempt_spares_have_no_task() -> None:
-    members = [Member(f"worker-{n}", f"worker-{n}" if n < 2 else "", "10.0.0.1", 2222, 4000) for n in (2, 0, 1)]
-    assert initial_assignments(members) == {task: task for task in TASKS[:2]}
-
-
-def test_a_spare_takes_over_the_vacant_task() -> None:
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2", "worker-3"], 3) == {
-        "worker-0": "worker-0",
-        "worker-1": "worker-3",
-        "worker-2": "worker-2",
-    }
-
-
-def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> None:
-    smaller = reassign(TASKS, CAST, ["worker-1", "worker-2"], 2)
-    assert smaller == {"worker-0": "worker-1", "worker-1": "worker-2"}
-    assert reassign(TASKS, smaller, TASKS, 3) == {
-        "worker-0": "worker-1",
-        "worker-1": "worker-2",
-        "worker-2": "worker-0",
-    }
+COORDINATED = ("chief-0", "worker-0", "worker-1", "ps-0")
+EVALUATED = ("chief-0", "worker-0", "evaluator-0")
+CHIEF = Policy(success=SuccessPolicy.CHIEF)
+LAST = Snapshot(1, 7, "g")
 
 
-def test_too_few_or_without_a_task_that_cannot_be_given_up_there_is_no_cast() -> None:
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], 3) is None
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], None) is None
-    tasks = ["chief-0", "worker-0", "ps-0"]
-    assignments = {task: task for task in tasks}
-    assert reassign(tasks, assignments, ["chief-0", "worker-0"], 1) is None
-    assert reassign(tasks, assignments, ["chief-0", "ps-0"], 1) is None
+def coordinated(policy: Policy = CHIEF) -> Play:
+    return Play(4, policy, tasks=COORDINATED).start()
 
 
-ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
-MEMBERS = [Member(f"worker-{n}", task, "10.0.0.1", 2222 + n, 4000) for n, task in enumerate(ASSIGNED)]
-MIXED = {member.task: member.slot for member in MEMBERS if member.task}
-MIXED_TASKS = list(MIXED)
-SLOTS = [member.slot for member in MEMBERS]
+def evaluated(policy: Policy = ONCE) -> Play:
+    return Play(3, policy, tasks=EVALUATED).start()
 
 
-def without(*slots: str) -> list[str]:
-    return [slot for slot in SLOTS if slot not in slots]
+def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
+    play = coordinated()
+    play.exit("worker-0", DONE)
+    order = play.order
+    assert (order.stage, order.grace_s) == (Stage.STOP, 10.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    assert play.result.exits == {"chief-0": DONE, "worker-0": KILLED, "worker-1": KILLED, "ps-0": KILLED}
 
 
-def test_tasks_that_were_assigned_are_cast_in_the_order_of_their_types() -> None:
-    assert list(initial_assignments(MEMBERS).items()) == list(MIXED.items())
-    backwards = initial_assignments(
-        [member._replace(task=task) for member, task in zip(MEMBERS, ["ps-0", "worker-0", "chief-0"], strict=False)]
+@pytest.mark.parametrize(("slot", "task"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
+def test_a_failed_server_or_worker_ends_the_attempt_under_the_name_of_its_role(slot: str, task: str) -> None:
+    """Check that the attempt ends: the coordinator continues, but does not exit while a worker is missing."""
+    play = coordinated(AGAIN._replace(success=SuccessPolicy.CHIEF))
+    play.exit(slot, KILLED)
+    assert play.order.reason == (f"{task} was killed by SIGKILL", ReasonKind.KILLED)
+    play.close()
+    assert play.at(Stage.WAIT)
+    order = play.order
+    assert (order.first_failed_slot, order.display_name(order.first_failed_slot)) == (slot, task)
+    play = coordinated()
+    play.lose(slot)
+    play.close(slot)
+    assert play.result.reason == f"{task} ({play.terms.slots[int(slot[-1])].address}) was lost: " + (
+        "its agent was silent for 10 s"
     )
-    assert list(backwards) == ["chief-0", "worker-0", "ps-0"]
-    assert backwards == {
-        "chief-0": "worker-2",
-        "worker-0": "worker-1",
-        "ps-0": "worker-0",
-    }
+    assert play.result.first_failed_task == task
 
 
-def test_a_spare_takes_the_most_urgent_task() -> None:
-    taken = reassign(MIXED_TASKS, MIXED, without("worker-3"), None)
-    assert taken is not None
-    assert taken["ps-0"] == "worker-5"
-    both = reassign(MIXED_TASKS, MIXED, without("worker-2", "worker-3"), 1)
-    assert both is not None
-    assert list(both) == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
-    assert both["ps-0"] == "worker-5"
+# --- evaluators -----------------------------------------------------------------------------------------------------
 
 
-def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
-    assignments = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
-    assert assignments == {
-        "chief-0": "worker-0", "worker-0": "worker-1", "worker-1": "worker-2",
-        "ps-0": "worker-4",
-    }  # fmt: skip
-    two = reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
-    assert two == {
-        "chief-0": "worker-4",
-        "worker-0": "worker-1",
-        "ps-0": "worker-2",
-    }
-    assert reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
+@pytest.mark.parametrize("how", ["code", "lost", "preempted"])
+def test_training_goes_on_without_an_evaluator(how: str) -> None:
+    play = evaluated()
+    if how == "code":
+        play.exit("worker-2", Exit(code=1))
+    elif how == "lost":
+        play.lose("worker-2")
+    else:
+        play.send_record("worker-2", preempted=True)
+        play.exit("worker-2", KILLED)
+    assert play.at(Stage.GO)
+    notice = play.order.notices[-1]
+    assert notice.startswith("evaluator-0 ")
+    assert notice.endswith("training continues without it")
+    play.wait(1.0)
+    assert play.order.notices[-1] == notice
+    play.exit("worker-0", DONE)
+    play.exit("worker-1", DONE)
+    play.close("worker-2" if how == "lost" else "")
+    assert play.result.outcome is Outcome.SUCCEEDED
 
 
-def test_without_its_evaluator_a_job_goes_on_where_not_all_tasks_must_be_taken() -> None:
-    left = without("worker-4", "worker-5")
-    assert reassign(MIXED_TASKS, MIXED, left, None) is None
-    assert reassign(MIXED_TASKS, MIXED, left, 2) == {task: MIXED[task] for task in MIXED_TASKS[:4]}
+def trained() -> Play:
+    """Return a gang at the end of the training, before its last checkpoint arrives."""
+    play = evaluated()
+    play.send_record("worker-0", snapshot=LAST, source=Source("10.0.0.2", 5000))
+    for slot in ("worker-0", "worker-1"):
+        play.exit(slot, DONE)
+        play.send_record(slot, closed=True)
+    assert play.at(Stage.GO)
+    assert play.order.trained
+    return play
 
 
-def test_evaluators_and_parameter_servers_do_not_train() -> None:
-    tasks = ["chief-0", "worker-3", "ps-0", "evaluator-0"]
-    assert trainers(tasks) == ["chief-0", "worker-3"]
-    assert [task for task in tasks if is_evaluator(task)] == ["evaluator-0"]
-    assert is_coordinated(tasks)
-    assert not is_coordinated(["worker-0", "ps-0"])
-    assert not is_coordinated(["chief-0", "worker-0", "evaluator-0"])
+def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> None:
+    play = trained()
+    play.send_record("worker-2", quiet_s=60.0, idle_s=60.0)  # it waits for what is still to come
+    play.wait(EVALUATION_IDLE_S + 1.0)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", snapshot=LAST, quiet_s=70.0, idle_s=70.0)
+    due = scheduling.deadline(play.gang, play.now)
+    assert due == play.now + EVALUATION_IDLE_S
+    play.send_record("worker-2", quiet_s=0.0, idle_s=0.0)
+    play.wait(EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", quiet_s=4.0, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.GO)
+    play.send_record("worker-2", quiet_s=EVALUATION_IDLE_S, idle_s=EVALUATION_IDLE_S)
+    assert play.at(Stage.STOP)
+    play.close()
+    assert (play.result.outcome, play.result.exits["evaluator-0"]) == (Outcome.SUCCEEDED, KILLED)
 
 
-@given(st.sets(st.sampled_from(SLOTS)), st.none() | st.integers(0, 3))
-def test_whoever_is_left_a_mixed_cast_is_whole_but_for_what_may_be_given_up(
-    available: set[str], fewest: int | None
-) -> None:
-    assignments = reassign(MIXED_TASKS, MIXED, sorted(available), fewest)
-    if assignments is None:
-        assert fewest is None or len(available) < 5
-        return
-    slots, tasks = list(assignments.values()), list(assignments)
-    assert len(set(slots)) == len(slots)
-    assert set(slots) <= available
-    assert {"chief-0", "ps-0", "worker-0"} <= set(tasks)
-    assert sum(task.startswith("worker") for task in tasks) >= min(2, max(1, 2 if fewest is None else fewest))
-    assert fewest is not None or tasks == MIXED_TASKS
+def test_an_evaluator_that_is_never_done_is_stopped() -> None:
+    play = trained()
+    play.wait(EVALUATION_S - 1.0)
+    assert play.at(Stage.GO)
+    play.wait(1.0)
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
 
 
-@given(st.sets(st.sampled_from([f"worker-{n}" for n in range(6)])), st.integers(0, 4))
-def test_a_cast_is_one_slot_a_task_without_gaps(available: set[str], fewest: int) -> None:
-    assignments = reassign(TASKS, CAST, sorted(available), fewest)
-    if assignments is None:
-        assert len(available) < max(1, fewest)
-        return
-    slots, tasks = list(assignments.values()), list(assignments)
-    assert tasks == TASKS[: len(assignments)]
-    assert len(set(slots)) == len(slots)
-    assert set(slots) <= available
-    assert len(assignments) >= min(len(TASKS), max(1, fewest))
+def test_what_fails_after_the_training_fails_nothing() -> None:
+    play = trained()
+    play.lose("worker-1")
+    play.exit("worker-2", Exit(code=1))
+    play.close()
+    assert play.result.outcome is Outcome.SUCCEEDED
+    play = trained()
+    last = from_line(to_line(play.order))
+    text = "worker-0 (10.0.0.2) was lost: its agent was silent for 10 s"
+    end = Ending(Outcome.FAILED, "worker-0", Reason(text, ReasonKind.HOST_LOST))
+    taken = scheduling.take_over(play.terms, last, "worker-1", play.now, end=end, lost={"worker-0": text}, term=2)
+    assert scheduling.desired_state(taken).stage is Stage.STOP
+    assert taken.end == Ending(Outcome.SUCCEEDED)
+
+
+# --- hangs ----------------------------------------------------------------------------------------------------------
+
+WATCHED = Policy(success=SuccessPolicy.CHIEF, hang_timeout_s=60.0, on_hang=OnHang.REPORT, start_timeout_s=0.0)
+
+
+def test_idle_servers_and_evaluators_are_no_hang() -> None:
+    play = coordinated(WATCHED)
+    for slot in ("worker-1", "worker-2", "worker-3"):
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
+    assert play.order.inspection == 0
+    play.send_record("worker-0", quiet_s=90.0, idle_s=0.0)  # a coordinator that computes
+    assert play.order.inspection == 0
+    play.send_record("worker-1", quiet_s=90.0, idle_s=0.0)  # a worker that computes for one that has nothing to say
+    play.send_record("worker-0", quiet_s=90.0, idle_s=90.0)
+    assert play.order.inspection == 0
+    play.send_record("worker-1", quiet_s=90.0, idle_s=90.0)
+    assert play.order.inspection == 1
+    play = evaluated(WATCHED)
+    play.send_record("worker-2", quiet_s=90.0, idle_s=90.0)
+    assert play.order.inspection == 0
+
+
+def test_a_hang_is_reported_by_task_and_evaluators_are_not_inspected() -> None:
+    play = evaluated(WATCHED)
+    for slot in ("worker-0", "worker-1"):
+        play.send_record(slot, quiet_s=90.0, idle_s=90.0)
+    stopped = HangInspection("worker-1", "worker-1", 1, 0.0, "T", "", [])
+    waits = HangInspection("worker-0", "worker-0", 1, 0.0, "T", "", [])
+    play.send_record("worker-0", inspected=1, hang=waits)
+    play.send_record("worker-1", inspected=1, hang=stopped)
+    assert play.order.notices == [
+        "no progress for 60 s: chief-0 and worker-0 are stopped (by SIGSTOP or a debugger); no task waits for another"
+    ]
