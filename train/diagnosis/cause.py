@@ -15,7 +15,7 @@ from train.diagnosis.downloads import Download, find_download
 from train.diagnosis.log_lines import error_in, shortened
 from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, read, source_of
 from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
-from train.diagnosis.texts import CLAUSES, HINTS, SHARED_CLAUSES
+from train.diagnosis.texts import WORDING
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import MOST_LINES, Cause, TaskEvidence, Verdict
 from train.script.arguments import find_missing, words
@@ -134,7 +134,7 @@ class _Case:
         about = task or self._first_failed_task
         message = reason.text
         if about and not _mentions(message, about):
-            message = f"{self._called(about)} {CLAUSES[kind]}: {message}"
+            message = f"{self._called(about)} {WORDING[kind].clause}: {message}"
         return self._verdict(about, kind, message)
 
     def _hang(self, reason: str, task: str) -> Verdict:
@@ -155,7 +155,7 @@ class _Case:
         about = self._first_failed_task or task or (awaited[0] if len(awaited) == 1 else "")
         message = reason
         if about and not _mentions(reason, about):
-            message = f"{self._called(about)} {CLAUSES[Cause.HANG]}: {reason}"
+            message = f"{self._called(about)} {WORDING[Cause.HANG].clause}: {reason}"
         if about in inspections:
             location = activities[about].location.partition(", inside")[0]
             return self._verdict(about, Cause.HANG, message, stacks[about] or (inspections[about].kernel,), location)
@@ -195,9 +195,9 @@ class _Case:
         for line in reversed(first.last_words):
             rule = find_rule(line, rules.EARLY_WORDS)
             if rule:
-                message = f"{first.name} {CLAUSES[rule.kind]} and exited while the others were still training"
+                message = f"{first.name} {WORDING[rule.kind].clause} and exited while the others were still training"
                 return self._verdict(first, rule.kind, message, (shortened(line),))
-        message = f"{first.name} {CLAUSES[Cause.STOPPED_EARLY]}"
+        message = f"{first.name} {WORDING[Cause.STOPPED_EARLY].clause}"
         hint = texts.JOIN_HINT if first.is_server else ""
         return self._verdict(first, Cause.STOPPED_EARLY, message, hint=hint)
 
@@ -237,7 +237,7 @@ class _Case:
         kind = rule.kind if rule else Cause.UNKNOWN
         if rule and rule.shared:
             return self._verdict(
-                None, kind, f"{rule.clause or SHARED_CLAUSES[kind]} ({answer_text})", _about_peers(reading)
+                None, kind, f"{rule.clause or WORDING[kind].shared} ({answer_text})", _about_peers(reading)
             )
         message = f"{self._called(answer.task)} reported: {answer_text}"
         return self._verdict(answer.task, kind, message, _about_peers(reading), hint=rule.hint if rule else "")
@@ -353,7 +353,7 @@ class _Case:
         """Return the verdict on a task that failed by itself."""
         if self._has_independent_reason(reading):
             kind = rules.REASONS[reading.evidence.reason.kind]
-            message = f"{reading.name} {CLAUSES[kind]}: {reading.evidence.reason.text}"
+            message = f"{reading.name} {WORDING[kind].clause}: {reading.evidence.reason.text}"
             return self._verdict(reading, kind, message, but=failed)
         if reading.fatal and reading.signal != signal.SIGINT:
             return self._of_exception(reading, reading.fatal, failed)
@@ -385,7 +385,7 @@ class _Case:
         elif kind is Cause.CHECKPOINT_NOT_SHARED and rule and not rule.clause and self._leader in failed:
             kind = Cause.FILE_NOT_FOUND
         if rule and rule.shared:
-            message = f"{rule.clause or SHARED_CLAUSES[kind]} ({text})"
+            message = f"{rule.clause or WORDING[kind].shared} ({text})"
             return self._verdict(None, kind, message, lines, fatal.location, hint=rule.hint)
         too = self._too(reading, fatal, failed)
         clause, hint = self._clause_and_hint(reading, rule) if rule and rule.kind is kind else ("", "")
@@ -403,7 +403,7 @@ class _Case:
                 f"{reading.name} could not reach {reading.service}, which is not a task of this job: {text}{too}"
             )
         else:
-            message = f"{reading.name} {clause or CLAUSES[kind]}: {text}{too}"
+            message = f"{reading.name} {clause or WORDING[kind].clause}: {text}{too}"
         return self._verdict(reading, kind, message, lines, fatal.location, but=failed, hint=hint)
 
     def _incomplete(self, reading: Reading, fatal: Raised) -> Rule | None:
@@ -443,8 +443,8 @@ class _Case:
                 texts.TASK_PORT_HINT,
             )
         if rule.kind is Cause.NAME_RESOLUTION and not reading.names_task:
-            return CLAUSES[rule.kind], texts.NAME_HINT
-        return rule.clause or CLAUSES[rule.kind], rule.hint
+            return WORDING[rule.kind].clause, texts.NAME_HINT
+        return rule.clause or WORDING[rule.kind].clause, rule.hint
 
     def _came_back(self, reading: Reading, peer: str, lines: Sequence[str]) -> Verdict:
         """Blame a peer that ended and was restarted, which this task only noticed."""
@@ -521,7 +521,7 @@ class _Case:
         follow = tuple(
             sorted(item.task for item in self._readings if item.collateral and item.task not in (task, *but))
         )
-        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), location, follow, hint or HINTS[kind])
+        return Verdict(task, kind, message, tuple(lines[:MOST_LINES]), location, follow, hint or WORDING[kind].hint)
 
     def _called(self, task: str) -> str:
         reading = self._by_task.get(task)

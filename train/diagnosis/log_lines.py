@@ -1,18 +1,12 @@
-"""Split log bytes into lines, without control characters and prefixes of launchers; sizes are bounded."""
+"""Split log bytes into lines without control characters; sizes are bounded."""
 
 from __future__ import annotations
 
-import json
 import re
 
 TRACEBACK = "Traceback (most recent call last):"
 
 _LONGEST_LINE = 4096
-_LONGEST_PREFIX = 160
-_MOST_SHAPES = 4
-_LEAST_FRACTION = 0.2  # of all lines must have a prefix
-_LEAST_OBJECTS = 0.5  # of all lines must be JSON objects
-_TEXT_KEYS = ("log", "message", "msg", "textPayload")
 
 _BREAK = re.compile(r"\r?\n")
 _NO_WORDS = re.compile(r"[\W\d_]+")
@@ -30,11 +24,6 @@ _LIBRARY_LINE = re.compile(
     r"|To enable the following instructions"
     r"|\S{1,80}:\d+:\d+ \[\d+\] .{0,60}NCCL "
 )
-_LOGGED = re.compile(
-    r"(?<![^\s:>|\])])(?:[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d|[DIWEF]0000 00:00:\d{10}\.\d|"
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9}: [DIWEF] \S)"
-)
-_CALL = re.compile(r'(?:(?<=\S)|(?<=\S ))  File "(?=[^"]{1,300}", line \d)')
 _CHATTER = re.compile(
     r"(?:\S+ \S+: )?[DIW](?:\d{4})? |(?:DEBUG|INFO):|WARNING: All|To enable|\S{1,80}:\d+:\d+ \[\d+\] NCCL INFO"
 )
@@ -54,13 +43,13 @@ _BAR = re.compile(r"^\s*\d+/(?:\d+|Unknown)\s+(?:\[|━|-\s|\d+m?s)|\d{1,3}(?:\.
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return the lines of a log, cleaned and without the prefix that a launcher may have put before each.
+    """Return the lines of a log, without control characters.
 
     A carriage return ends a line as a newline does, but only the last state of a progress bar is kept. The middle of
     a line longer than 4 KiB is left out.
     """
     text = data.decode("utf-8", "replace")
-    return _unprefixed([_clean(part) for line in _unpacked(_BREAK.split(text)) for part in _drawn(line)])
+    return [_clean(part) for line in _BREAK.split(text) for part in _drawn(line)]
 
 
 def _drawn(line: str) -> list[str]:
@@ -79,22 +68,6 @@ def _is_redrawn(part: str, after: str) -> bool:
         return False
     clean = _clean(part)
     return _BAR.search(clean[:400]) is not None or _NO_WORDS.sub("", clean) == _NO_WORDS.sub("", _clean(after))
-
-
-def _unpacked(lines: list[str]) -> list[str]:
-    """Return the text fields of lines that are JSON objects, as container engines and clouds write them."""
-    objects = sum(1 for line in lines if line.startswith('{"'))
-    if not objects or objects < _LEAST_OBJECTS * sum(1 for line in lines if line.strip()):
-        return lines
-    result: list[str] = []
-    for line in lines:
-        try:
-            values = json.loads(line) if line.startswith('{"') else None
-        except (ValueError, RecursionError):
-            values = None
-        held = [values[key] for key in _TEXT_KEYS if isinstance(values.get(key), str)] if values else []
-        result += _BREAK.split(held[0].removesuffix("\n")) if held else [line]
-    return result
 
 
 def _clean(line: str) -> str:
@@ -127,42 +100,3 @@ def is_progress(line: str) -> bool:
 def shortened(line: str, most: int = 300) -> str:
     """Return the line, cut to `most` characters."""
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def _unprefixed(lines: list[str]) -> list[str]:
-    """Return the lines without the prefix that a launcher added to most of them; numbers in it may differ.
-
-    The prefix is found before lines with a known start: tracebacks, their calls, and TensorFlow's log lines.
-    """
-    shapes: dict[str, re.Pattern[str]] = {}
-    for line in lines:
-        at = line.find(TRACEBACK) if TRACEBACK in line else _logged_at(line)
-        if 0 < at <= _LONGEST_PREFIX and line[:at].strip() and len(shapes) < _MOST_SHAPES:
-            shape = _shape(line[:at])
-            shapes.setdefault(shape, re.compile(shape))
-    least = _LEAST_FRACTION * sum(1 for line in lines if line)
-    common = [shape for shape in shapes.values() if sum(1 for line in lines if shape.match(line)) >= least]
-    return [_strip(line, common) for line in lines] if common else lines
-
-
-def _logged_at(line: str) -> int:
-    """Return the index at which a line of TensorFlow's log or a call of a traceback begins; -1: none."""
-    begin = line[: 2 * _LONGEST_PREFIX]
-    match = _LOGGED.search(begin) or _CALL.search(begin)
-    return match.start() if match else -1
-
-
-def _strip(line: str, shapes: list[re.Pattern[str]]) -> str:
-    for shape in shapes:
-        match = shape.match(line)
-        if match:
-            return line[match.end() :]
-    return line
-
-
-def _shape(prefix: str) -> str:
-    """Return a pattern for prefixes like this one with other numbers and other padding."""
-    body = prefix.rstrip(" \t")
-    parts = re.findall(r"\d+|\s+|\D", body)
-    written = [r"\d+" if part.isdecimal() else r"\s+" if part.isspace() else re.escape(part) for part in parts]
-    return "".join(written) + rf"(?:\s{{{len(prefix) - len(body)}}}|$)"

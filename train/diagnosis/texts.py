@@ -1,98 +1,97 @@
-"""Clauses and hints of the verdicts, one of each for every kind; a rule may replace them."""
+"""The words of verdicts."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from train.diagnosis.verdict import Cause
 from train.script.keras import KERAS_3_HINT
 from train.script.requirements import FILES
 
-# After the name of the task.
-CLAUSES = {
-    Cause.SCRIPT_EXCEPTION: "raised an exception",
-    Cause.HOST_OUT_OF_MEMORY: "ran out of host memory",
-    Cause.GPU_OUT_OF_MEMORY: "ran out of GPU memory",
-    Cause.GPU_FAILED: "failed in its GPU, the driver, or the CUDA libraries",
-    Cause.PACKAGES: "has packages that do not work together",
-    Cause.PERMISSION: "was denied access",
-    Cause.PORT_IN_USE: "could not listen: its port was in use",
-    Cause.PEER_UNREACHABLE: "could not be reached by its peers",
-    Cause.PEER_NEVER_STARTED: "never joined the others",
-    Cause.SERVICE_UNREACHABLE: "could not reach a service that is not a task of this job",
-    Cause.WRONG_TF_CONFIG: "has a TF_CONFIG that does not fit the cluster",
-    Cause.VERSION_MISMATCH: "runs another version than its peers",
-    Cause.MODELS_DIFFER: "has another model than its peers",
-    Cause.DATA_RAN_OUT: "ran out of data",
-    Cause.DATA_CANNOT_BE_SHARDED: "has a data set that cannot be divided among the workers",
-    Cause.FILE_NOT_FOUND: "did not find a file",
-    Cause.SAVE_CONFLICT: "could not save: another process changed the same files at the same time",
-    Cause.CHECKPOINT_NOT_SHARED: "does not have the checkpoint that the others have",
-    Cause.NCCL: "failed in NCCL",
-    Cause.NAME_RESOLUTION: "could not resolve a host's name",
-    Cause.DOWNLOAD: "could not download a file",
-    Cause.DISK_FULL: "ran out of disk space",
-    Cause.PREEMPTED: "was preempted",
-    Cause.KILLED: "was killed",
-    Cause.HANG: "made no progress",
-    Cause.DEADLINE: "did not end in time",
-    Cause.LIFETIME: "was ended with its hosts",
-    Cause.KERAS_3: "failed on Keras 3, which does not support this with several workers or names it differently",
-    Cause.STOPPED_EARLY: "exited with code 0 while the others were still training",
-    Cause.UNKNOWN: "failed",
-}
 
-# Of all tasks together.
-SHARED_CLAUSES = {
-    Cause.VERSION_MISMATCH: "the tasks run different programs or different versions of TensorFlow or Keras",
-    Cause.MODELS_DIFFER: "the models of the tasks differ",
-    Cause.WRONG_TF_CONFIG: "the tasks do not agree on the cluster: TF_CONFIG differs between them, or an index "
-    "is in use twice",
-    Cause.CHECKPOINT_NOT_SHARED: "the tasks resumed from different checkpoints",
-}
+class Wording(NamedTuple):
+    """The words for a cause; a rule may replace them."""
 
-HINTS = {
-    Cause.SCRIPT_EXCEPTION: "correct the script where the traceback points",
-    Cause.HOST_OUT_OF_MEMORY: "use a smaller batch, cache or shuffle buffer, or hosts with more memory",
-    Cause.GPU_OUT_OF_MEMORY: "use a smaller batch per worker, or GPUs with more memory; nvidia-smi on the host lists "
-    "other processes that use the GPU",
-    Cause.GPU_FAILED: "run nvidia-smi on the host: if it fails or lists an error, repair the driver or replace the "
-    "host; else install the CUDA version that this TensorFlow needs (pip install 'tensorflow[and-cuda]')",
-    Cause.PACKAGES: f"install versions that work together on all hosts, for example by naming them in {FILES}",
-    Cause.PERMISSION: "give the job's account access to what the message names, or let the script write below its "
-    "working directory",
-    Cause.PORT_IN_USE: "list the process that uses the port with ss -ltnp on the host; stop it or use another port",
-    Cause.PEER_UNREACHABLE: "check that the host is up, and that its firewall accepts all TCP ports from the other "
-    "hosts",
-    Cause.PEER_NEVER_STARTED: "read its log, and check that its firewall accepts the other hosts on its port",
-    Cause.SERVICE_UNREACHABLE: "check that the service runs at this address and accepts connections from the hosts",
-    Cause.WRONG_TF_CONFIG: "give every task the same cluster in TF_CONFIG, in the same order, and its own index; "
-    "fleet sets it, so the script need not",
-    Cause.VERSION_MISMATCH: "install the same TensorFlow and Keras on all hosts, give TF_USE_LEGACY_KERAS the same "
-    "value on all, and start all tasks with the same files and the same checkpoint",
-    Cause.MODELS_DIFFER: "build the same model in every task: from the same files, and with sizes (vocabulary, "
-    "classes, inputs) that do not depend on the task's own part of the data",
-    Cause.DATA_RAN_OUT: "give every worker the same number of batches: repeat() the data set and set steps_per_epoch",
-    Cause.DATA_CANNOT_BE_SHARDED: "set the data set's option experimental_distribute.auto_shard_policy to "
-    "tf.data.experimental.AutoShardPolicy.DATA, or give it at least as many files as there are workers",
-    Cause.FILE_NOT_FOUND: "put the file on every host at that path, or into the script's directory: it is uploaded",
-    Cause.SAVE_CONFLICT: "let each task save to a directory of its own (FLEET_MODEL_DIR), or only the chief to a "
-    "shared one",
-    Cause.CHECKPOINT_NOT_SHARED: "keep checkpoints in FLEET_CHECKPOINT_DIR or on storage that all hosts share, "
-    "so that all tasks resume from the same one",
-    Cause.NCCL: "run the job with -e NCCL_DEBUG=INFO to see the reason; open all TCP ports between the hosts, "
-    "and name their network interface in NCCL_SOCKET_IFNAME",
-    Cause.NAME_RESOLUTION: "use addresses in place of names, or make the name known on every host",
-    Cause.DOWNLOAD: "download the file once on this computer and send it to the hosts: all tasks need the same one",
-    Cause.DISK_FULL: "free space on the host, or use hosts with larger disks",
-    Cause.PREEMPTED: "fleet up replaces the host; --preemptions N lets a job continue after N losses",
-    Cause.KILLED: "the kernel log of the host (dmesg -T) may have the reason",
-    Cause.HANG: "read in the logs what each task was doing; --on-hang restart restarts the tasks if that helps",
-    Cause.DEADLINE: "give the job more time with --timeout, or let it do less; from a checkpoint it continues",
-    Cause.LIFETIME: "fleet up starts the hosts again, and fleet train with --resume continues from the newest "
-    "checkpoint; fleet extend in time lets a job continue",
-    Cause.KERAS_3: KERAS_3_HINT,
-    Cause.STOPPED_EARLY: "let every worker take the same number of steps",
-    Cause.UNKNOWN: "",
-}
+    clause: str  # after the name of the task
+    hint: str = ""  # what to change, one sentence
+    shared: str = ""  # of all tasks together
+
+
+WORDING = {
+    Cause.SCRIPT_EXCEPTION: Wording("raised an exception", "correct the script where the traceback points"),
+    Cause.HOST_OUT_OF_MEMORY: Wording("ran out of host memory",
+        "use a smaller batch, cache or shuffle buffer, or hosts with more memory"),
+    Cause.GPU_OUT_OF_MEMORY: Wording("ran out of GPU memory",
+        "use a smaller batch per worker, or GPUs with more memory; nvidia-smi on the host lists "
+        "other processes that use the GPU"),
+    Cause.GPU_FAILED: Wording("failed in its GPU, the driver, or the CUDA libraries",
+        "run nvidia-smi on the host: if it fails or lists an error, repair the driver or replace the "
+        "host; else install the CUDA version that this TensorFlow needs (pip install 'tensorflow[and-cuda]')"),
+    Cause.PACKAGES: Wording("has packages that do not work together",
+        f"install versions that work together on all hosts, for example by naming them in {FILES}"),
+    Cause.PERMISSION: Wording("was denied access",
+        "give the job's account access to what the message names, or let the script write below its "
+        "working directory"),
+    Cause.PORT_IN_USE: Wording("could not listen: its port was in use",
+        "list the process that uses the port with ss -ltnp on the host; stop it or use another port"),
+    Cause.PEER_UNREACHABLE: Wording("could not be reached by its peers",
+        "check that the host is up, and that its firewall accepts all TCP ports from the other "
+        "hosts"),
+    Cause.PEER_NEVER_STARTED: Wording("never joined the others",
+        "read its log, and check that its firewall accepts the other hosts on its port"),
+    Cause.SERVICE_UNREACHABLE: Wording("could not reach a service that is not a task of this job",
+        "check that the service runs at this address and accepts connections from the hosts"),
+    Cause.WRONG_TF_CONFIG: Wording("has a TF_CONFIG that does not fit the cluster",
+        "give every task the same cluster in TF_CONFIG, in the same order, and its own index; "
+        "fleet sets it, so the script need not",
+        shared="the tasks do not agree on the cluster: TF_CONFIG differs between them, or an index "
+        "is in use twice"),
+    Cause.VERSION_MISMATCH: Wording("runs another version than its peers",
+        "install the same TensorFlow and Keras on all hosts, give TF_USE_LEGACY_KERAS the same "
+        "value on all, and start all tasks with the same files and the same checkpoint",
+        shared="the tasks run different programs or different versions of TensorFlow or Keras"),
+    Cause.MODELS_DIFFER: Wording("has another model than its peers",
+        "build the same model in every task: from the same files, and with sizes (vocabulary, "
+        "classes, inputs) that do not depend on the task's own part of the data",
+        shared="the models of the tasks differ"),
+    Cause.DATA_RAN_OUT: Wording("ran out of data",
+        "give every worker the same number of batches: repeat() the data set and set steps_per_epoch"),
+    Cause.DATA_CANNOT_BE_SHARDED: Wording("has a data set that cannot be divided among the workers",
+        "set the data set's option experimental_distribute.auto_shard_policy to "
+        "tf.data.experimental.AutoShardPolicy.DATA, or give it at least as many files as there are workers"),
+    Cause.FILE_NOT_FOUND: Wording("did not find a file",
+        "put the file on every host at that path, or into the script's directory: it is uploaded"),
+    Cause.SAVE_CONFLICT: Wording("could not save: another process changed the same files at the same time",
+        "let each task save to a directory of its own (FLEET_MODEL_DIR), or only the chief to a "
+        "shared one"),
+    Cause.CHECKPOINT_NOT_SHARED: Wording("does not have the checkpoint that the others have",
+        "keep checkpoints in FLEET_CHECKPOINT_DIR or on storage that all hosts share, "
+        "so that all tasks resume from the same one",
+        shared="the tasks resumed from different checkpoints"),
+    Cause.NCCL: Wording("failed in NCCL",
+        "run the job with -e NCCL_DEBUG=INFO to see the reason; open all TCP ports between the hosts, "
+        "and name their network interface in NCCL_SOCKET_IFNAME"),
+    Cause.NAME_RESOLUTION: Wording("could not resolve a host's name",
+        "use addresses in place of names, or make the name known on every host"),
+    Cause.DOWNLOAD: Wording("could not download a file",
+        "download the file once on this computer and send it to the hosts: all tasks need the same one"),
+    Cause.DISK_FULL: Wording("ran out of disk space", "free space on the host, or use hosts with larger disks"),
+    Cause.PREEMPTED: Wording("was preempted",
+        "fleet up replaces the host; --preemptions N lets a job continue after N losses"),
+    Cause.KILLED: Wording("was killed", "the kernel log of the host (dmesg -T) may have the reason"),
+    Cause.HANG: Wording("made no progress",
+        "read in the logs what each task was doing; --on-hang restart restarts the tasks if that helps"),
+    Cause.DEADLINE: Wording("did not end in time",
+        "give the job more time with --timeout, or let it do less; from a checkpoint it continues"),
+    Cause.LIFETIME: Wording("was ended with its hosts",
+        "fleet up starts the hosts again, and fleet train with --resume continues from the newest "
+        "checkpoint; fleet extend in time lets a job continue"),
+    Cause.KERAS_3: Wording(
+        "failed on Keras 3, which does not support this with several workers or names it differently", KERAS_3_HINT),
+    Cause.STOPPED_EARLY: Wording("exited with code 0 while the others were still training",
+        "let every worker take the same number of steps"),
+    Cause.UNKNOWN: Wording("failed"),
+}  # fmt: skip
 
 SERVER_HINT = "open the URL on this computer, and correct it"
 PUSHED_HINT = (

@@ -15,8 +15,6 @@ CONTEXT = "During handling of the above exception, another exception occurred:"
 CAUSE = "The above exception was the direct cause of the following exception:"
 
 _FRAME = re.compile(r'File "([^"]{1,1024})", line (\d{1,9})(?:, in (.{1,200}))?')
-_NOTEBOOK = re.compile(r"([A-Za-z_][\w.]{0,120})\s{2,}Traceback \(most recent call last\)$")
-_CELL = re.compile(r"(?:Cell )?In\s?\[(\d+)\], line (\d+)")
 _ABOVE = " (see above for traceback)"  # after the type, if TensorFlow 1 is emulated
 _NAMED = re.compile(rf"([A-Za-z_]\w{{0,120}}(?:\.[A-Za-z_<]\w{{0,120}}>?){{0,12}})(?:{re.escape(_ABOVE)})?(?:: ?|$)")
 _BOXED = re.compile(r"[│|] (\S.{0,1000}):(\d{1,9}) in (\S{1,200})\s*[│|]?$")
@@ -162,12 +160,8 @@ def _parse(lines: list[str], at: int) -> tuple[Raised | None, int]:
     line = lines[at]
     if TRACEBACK in line:
         return _block(lines, at, at + 1, len(line) - len(line.lstrip()))
-    if "Traceback (most recent call last)" in line:
-        match = _NOTEBOOK.match(line)
-        if match:
-            return _notebook(lines, at, match.group(1))
-        if line.lstrip().startswith(("╭", "+-")):
-            return _boxed(lines, at)
+    if "Traceback (most recent call last)" in line and line.lstrip().startswith(("╭", "+-")):
+        return _boxed(lines, at)
     if 'File "' in line and _syntax_error_follows(lines, at):
         return _block(lines, at, at, 0)
     return None, at + 1
@@ -260,19 +254,4 @@ def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
         if not text.startswith(("│", "|", "╰", "+-")) and text and not is_library_line(text):
             name = _type_in(text, strict=False)
             return _raised(lines, name, tuple(frames), first, at) if name else (None, at)
-    return None, len(lines)
-
-
-def _notebook(lines: list[str], first: int, name: str) -> tuple[Raised | None, int]:
-    """Parse a traceback as IPython prints it: with the type before it, and again before the message."""
-    frames: list[Frame] = []
-    for at in range(first + 1, len(lines)):
-        line = lines[at]
-        cell = _CELL.match(line)
-        if cell:
-            frames.append(Frame(f"In[{cell.group(1)}]", int(cell.group(2)), ""))
-        if line.startswith(name) and line[len(name) :][:1] in ("", ":"):
-            return _raised(lines, name, tuple(frames), first, at)
-        if _NOTEBOOK.match(line) or TRACEBACK in line:
-            return None, at
     return None, len(lines)
