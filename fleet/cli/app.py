@@ -66,23 +66,14 @@ def _resolve(again: Again, typed: CommandLine | None) -> Step | None:
 def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink | None = None) -> int:
     """Print an error and return its exit code."""
     ignore_interrupts()
-    from fleet.console.formatting import accepts_color
     from fleet.console.jsonl import JsonSink
     from fleet.console.messages import print_error
-    from fleet.console.pages import read_width
 
     json = sink if isinstance(sink, JsonSink) else None
     try:
         if was_interrupted() and sys.stderr.isatty():
             sys.stderr.write("\r")  # over the ^C that the terminal has echoed
-        print_error(
-            error,
-            sys.stderr,
-            next_lines=next_lines,
-            json=json,
-            color=accepts_color(sys.stderr, os.environ),
-            width=read_width(sys.stderr),
-        )
+        print_error(error, sys.stderr, next_lines=next_lines, json=json)
     except BrokenPipeError:  # as with 2>&1 | head; the exit code still reports the failure
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     return error.exit_code

@@ -75,7 +75,7 @@ class HelpFormatter:
 
     def write_usage(self, prog: str, args: str = "") -> None:
         """Add the line with the arguments of the command."""
-        from fleet.console.pages import wrap_text
+        from fleet.console.formatting import wrap_text
 
         head = f"Usage: {prog} "
         self._text += wrap_text(args, self.width, head, " " * min(len(head), self.width // 3)) + "\n"
@@ -93,7 +93,7 @@ class HelpFormatter:
         self._text += "\n\n".join(map(self._lay_out, text.split("\n\n"))) + "\n"
 
     def _lay_out(self, paragraph: str) -> str:
-        from fleet.console.pages import wrap_text
+        from fleet.console.formatting import wrap_text
 
         indent = " " * self._indent
         if paragraph.startswith(_VERBATIM):
@@ -102,7 +102,7 @@ class HelpFormatter:
 
     def write_dl(self, rows: Sequence[tuple[str, str]]) -> None:
         """Add a list of terms with their definitions; a long term has a line for itself."""
-        from fleet.console.pages import wrap_text
+        from fleet.console.formatting import wrap_text
 
         terms_max = _TERMS_MAX if self.width == _WIDTH_MAX else self.width // 3
         column = min(max(len(term) for term, _ in rows), terms_max) + _GAP

@@ -69,7 +69,7 @@ def _confirm(question: str) -> bool:
 
 def _answer(question: str) -> str:
     """Ask a question and return the answer in lower case; empty after Ctrl-C, and at the end of the input."""
-    from fleet.console.pages import read_size
+    from fleet.console.formatting import read_size
 
     width = read_size(sys.stderr).columns - 1
     lines = [textwrap.fill(line, width, break_on_hyphens=False) for line in question.rstrip().split("\n")]

@@ -1,8 +1,11 @@
-"""Text of values for people, and colors: that of each task, and whether a stream accepts colors."""
+"""Text for people: values, paragraphs, and colors; and the size of a terminal."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+import textwrap
 import zlib
 from collections.abc import Mapping
 from typing import IO, Any
@@ -12,8 +15,14 @@ from rich.style import Style
 
 from provision.quantities import format_span
 
+INDENT = "  "
+PROSE_MAX = 80  # columns; longer lines are hard to read
 # Red and yellow are reserved for errors and warnings.
 _TASK_COLORS = ("cyan", "magenta", "bright_blue", "green", "bright_cyan", "bright_magenta", "blue")
+_DEFAULT_SIZE = os.terminal_size((80, 24))
+_COMMAND = re.compile(r"`[^`]*`")
+_HELD_SPACE = "\0"  # a space at which no line ends
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def choose_color(task: str) -> str:
@@ -40,7 +49,38 @@ def accepts_color(stream: IO[Any], environ: Mapping[str, str]) -> bool:
     return not environ.get("NO_COLOR") and is_smart(stream, environ)
 
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+def read_size(stream: IO[Any]) -> os.terminal_size:
+    """Return the present size of a terminal; 80 columns and 24 lines if it is unknown."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return _DEFAULT_SIZE
+    return size if size.columns > 0 and size.lines > 0 else _DEFAULT_SIZE
+
+
+def read_width(stream: IO[Any]) -> int:
+    """Return the columns of a terminal, 80 if they are unknown; 0 if `stream` is not a terminal."""
+    return read_size(stream).columns if stream.isatty() else 0
+
+
+def wrap_text(text: str, width: int, first: str = "", indent: str = "") -> str:
+    """Return `text` in lines of up to `width` columns, without a final newline.
+
+    Lines end at spaces, not at hyphens, which names and options have, and not within a command between backticks.
+
+    Args:
+        text: One paragraph.
+        width: Columns of the terminal; 0: one line.
+        first: Indentation of the first line.
+        indent: Indentation of the other lines.
+    """
+    if not width:
+        return first + text
+    held = _COMMAND.sub(lambda command: command[0].replace(" ", _HELD_SPACE), text)
+    lines = textwrap.wrap(
+        held, width, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace(_HELD_SPACE, " ")
 
 
 def format_clock(seconds: float) -> str:
@@ -63,11 +103,10 @@ def format_lifetime(stop_at: float, delete_at: float, now: float) -> str:
     Returns:
         The text; empty if its lifetime has no end.
     """
-    if stop_at and (not delete_at or stop_at < delete_at):
-        return f"stops in {format_span(stop_at - now)}" if stop_at > now else "stops now"
-    if not delete_at:
+    verb, at = ("stops", stop_at) if stop_at and (not delete_at or stop_at < delete_at) else ("deleted", delete_at)
+    if not at:
         return ""
-    return f"deleted in {format_span(delete_at - now)}" if delete_at > now else "deleted now"
+    return f"{verb} in {format_span(at - now)}" if at > now else f"{verb} now"
 
 
 def format_short_span(seconds: float) -> str:
@@ -85,7 +124,9 @@ def format_size(count: float) -> str:
 
 
 def format_short_size(count: float) -> str:
-    """Format bytes in at most five characters: ``512B``, ``1.2G``, ``117M``."""
+    """Format bytes in at most five characters: ``512B``, ``1.2G``, ``117M``; empty if unknown (-1)."""
+    if count < 0:
+        return ""
     number, unit = format_size(count).split()
     return (number if len(number) <= 3 else number.partition(".")[0]) + unit[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 import time
@@ -10,10 +11,9 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from fleet import events
-from fleet.console.formatting import format_short_span, format_size, paint
+from fleet.console.formatting import accepts_color, format_short_span, format_size, paint, read_width, wrap_text
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean, mark_label
-from fleet.console.pages import wrap_text
 from fleet.errors import FleetError, JobNotFinished, fold
 from fleet.events import AttemptEnded, Exit, HangInspection, JobResult, Outcome, Phase, TaskState
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
@@ -64,13 +64,7 @@ def _wrap(line: str, width: int) -> list[str]:
 
 
 def print_error(
-    error: FleetError,
-    err: TextIO,
-    *,
-    next_lines: Sequence[str] = (),
-    json: JsonSink | None = None,
-    color: bool = False,
-    width: int = 0,
+    error: FleetError, err: TextIO, *, next_lines: Sequence[str] = (), json: JsonSink | None = None
 ) -> None:
     """Print an error for people and, in JSON mode, for programs.
 
@@ -79,13 +73,11 @@ def print_error(
         err: Takes the text for people, in every mode.
         next_lines: Commands to run next.
         json: Takes the error as the last line of JSON; None if the output is not JSON.
-        color: Whether `err` takes colors.
-        width: Columns of the terminal that `err` is; 0 if it is not a terminal.
     """
     if json is not None:
         with suppress(BrokenPipeError):  # the reader is gone; the text below and the exit code still report the error
             json.error(error, next_lines)
-    err.write(format_error(error, next_lines, color=color, width=width))
+    err.write(format_error(error, next_lines, color=accepts_color(err, os.environ), width=read_width(err)))
     err.flush()
 
 
@@ -114,10 +106,11 @@ class Reporter:
 
     def message(self, event: events.Event) -> str:
         """Return the message of an event; empty if it repeats an earlier one."""
-        if isinstance(event, events.BootstrapProgress):
-            if (event.host, event.step) in self._steps:
+        if isinstance(event, (events.BootstrapProgress, events.PushProgress)):
+            step = event.host, describe_event(event) if isinstance(event, events.PushProgress) else event.step
+            if step in self._steps:
                 return ""
-            self._steps.add((event.host, event.step))
+            self._steps.add(step)
         elif isinstance(event, events.JobStarted) and event.attached:
             self._attached_to = event.attempt
         elif isinstance(event, TaskState) and event.phase in (Phase.WAITING, Phase.RUNNING):
@@ -373,7 +366,10 @@ def _task_state(event: TaskState) -> str:
     words = event.phase.value
     if event.phase is Phase.EXITED:
         words = _describe_exit(event.exit) if event.started else NEVER_STARTED
-    return f"{name_task(event.task, event.slot)}: {words}" + (f" ({event.reason})" if event.reason else "")
+    reason = event.reason
+    if event.phase is Phase.RUNNING and event.cold is not None:
+        reason = f"a new process: {event.cold}" if event.cold else "forked from a process with its imports"
+    return f"{name_task(event.task, event.slot)}: {words}" + (f" ({reason})" if reason else "")
 
 
 def _attempt_ended(event: AttemptEnded) -> str:

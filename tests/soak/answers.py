@@ -16,7 +16,7 @@ from typing import Any, cast
 from fleet import events
 from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
-from fleet.console.status_table import render_status
+from fleet.console.status import render_status
 from fleet.errors import FleetError, UnreachableError
 from fleet.events import Event
 from fleet.jobs.following import follow as following

@@ -89,12 +89,12 @@ def status(
 
     def show(out: TextIO) -> None:
         if watch:
-            from fleet.console.status_table import watch_status
+            from fleet.console.status import watch_status
 
             watch_status(lambda: run(StatusRequest(fleet=name), make_services()).fleets, out)
             return
         summary = run(StatusRequest(fleet=name), make_services())
-        from fleet.console.status_table import print_status
+        from fleet.console.status import print_status
 
         print_status(summary.fleets, out, json=output is Output.JSON)
         summary.check()

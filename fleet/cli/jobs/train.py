@@ -710,7 +710,6 @@ def train(
       fleet train -m trainer.task --restarts 3
       fleet train --after --detach -- ./run.sh --fast
     """
-    from fleet.console.starts import StartSink
     from fleet.jobs.policy import replication
     from fleet.jobs.reporting.repetition import confirm_capsule
     from fleet.jobs.tasks import TaskTypes, success
@@ -744,6 +743,6 @@ def train(
         if repeated:
             command = (*filter(None, (Path(made.script).name, made.module)), *made.command, *made.arguments)
             confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
-        run(made, services, StartSink(sink) if warm else sink)
+        run(made, services, sink)
 
     run_command(fleet, output, start, raw=raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.console.view import View, apply
+from fleet.console.view import View
 from fleet.events import (
     AttemptEnded,
     BootstrapProgress,
@@ -259,5 +259,5 @@ def after(*events: Event, now: float = START) -> View:
     """Return the view after these events."""
     view = View()
     for event in events:
-        view = apply(view, event, now)
+        view.take(event, now)
     return view

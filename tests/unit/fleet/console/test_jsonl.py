@@ -10,21 +10,12 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, ValidationError
 
 from fleet import errors
-from fleet.console.jsonl import JsonSink, name_event, to_json
-from fleet.events import (
-    Event,
-    FleetStatus,
-    HostStatus,
-    JobStatus,
-    LogChunk,
-    Note,
-    Progress,
-    TaskState,
-    TaskStatus,
-)
-from tests.docs.schema import check_event
+from fleet.console.jsonl import JsonSink, error_to_json, name_event, to_json
+from fleet.events import Event, FleetStatus, HostStatus, JobStatus, LogChunk, Note, Progress, TaskStatus
+from tests.docs.schema import FILE, check_event, generate, text
 from tests.unit.fleet.console.samples import ONE_OF_EACH, exited
 from train.diagnosis.verdict import Cause, Verdict
 
@@ -61,11 +52,6 @@ def test_every_event_is_one_line(event: Event) -> None:
     assert line["time"] == 12.5
 
 
-def test_names() -> None:
-    assert name_event(TaskState) == "task_state"
-    assert name_event(Note) == "note"
-
-
 def test_nested_values_are_plain() -> None:
     assert to_json(exited("worker-0", signal=9))["exit"] == {"code": None, "signal": 9}
     assert to_json(exited("worker-0", signal=9))["phase"] == "exited"
@@ -98,12 +84,6 @@ def test_a_character_in_two_chunks_stays_text() -> None:
         LogChunk("worker-0", "worker-0", 1, 0, data[:2]), LogChunk("worker-0", "worker-0", 1, 2, data[2:])
     )
     assert [(line["offset"], line["text"]) for line in lines[1:]] == [(0, "a"), (1, "━b")]
-
-
-def test_the_start_of_a_character_comes_at_the_end_at_the_latest() -> None:
-    lines = written(LogChunk("worker-0", "worker-0", 1, 0, b"a\xe2"), exited("worker-0", code=0))
-    assert [line["event"] for line in lines[1:]] == ["log_chunk", "log_chunk", "task_state"]
-    assert written(LogChunk("worker-0", "worker-0", 1, 0, b"\xe2"))[1]["base64"] == "4g=="
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.binary(max_size=9) | st.text(max_size=3).map(str.encode))))
@@ -175,3 +155,19 @@ def test_the_document_has_every_event_and_no_other() -> None:
 def test_the_examples_match_the_schema() -> None:
     for line in re.findall(r"```json\n(.*?)\n```", DOCUMENT.read_text("utf-8")):
         check_event(json.loads(line))
+
+
+def test_the_published_schema_is_current_and_every_event_matches_it() -> None:
+    assert FILE.read_text() == text(), "run: .venv/bin/python -m tests.docs.schema"
+    Draft202012Validator.check_schema(generate())
+    for event in written(*ONE_OF_EACH, STATUS):
+        check_event(event)
+    check_event({**error_to_json(errors.UsageError("no")), "time": 1.0})
+
+
+def test_other_fields_and_values_do_not_match() -> None:
+    with pytest.raises(AssertionError, match="other"):
+        check_event({"event": "note", "time": 1.0, "text": "a", "level": "info", "other": 1})
+    for fields in ({"text": 1, "level": "info"}, {"text": "a", "level": "loud"}, {"level": "info"}):
+        with pytest.raises(ValidationError):
+            check_event({"event": "note", "time": 1.0, **fields})

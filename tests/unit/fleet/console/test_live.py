@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fleet.console.live import LiveSink
-from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, TaskPlanned, ZoneTried
+from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, ZoneTried
 from tests.screen import Screen
 from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
 
@@ -46,15 +46,6 @@ def test_the_log_is_above_the_table() -> None:
     assert lines[-2:] == ["job j-1 succeeded", ""]
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-def test_no_line_of_the_table_is_longer_than_the_terminal(width: int) -> None:
-    screen = LiveScreen(width, 24)
-    play(screen, opened(40, price=0.7), started(40), *running(40))
-    table = [line for line in screen.plain if "|" not in line and not line.startswith("job 2026")]
-    assert max(map(len, table)) <= width
-    assert any("… and 28 more running" in line for line in table)
-
-
 def test_the_cursor_comes_back() -> None:
     screen = LiveScreen()
     screen.sink.emit(opened(1))
@@ -65,14 +56,10 @@ def test_the_cursor_comes_back() -> None:
     assert not any(thread.name == "console" for thread in threading.enumerate())
 
 
-def test_nothing_is_drawn_without_events() -> None:
+def test_nothing_is_drawn_without_events_and_no_table_without_rows() -> None:
     screen = LiveScreen()
     screen.sink.close()
     assert screen.text == ""
-
-
-def test_a_table_without_rows_is_not_drawn() -> None:
-    screen = LiveScreen()
     play(screen, Note("only a note"))
     assert screen.plain == ["only a note", ""]
 
@@ -106,16 +93,7 @@ def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
     assert hidden + len(shown) == 100_001
     assert shown[-1] == "worker-0 | Traceback: the reason"
     assert all(re.fullmatch(r"… [\d,]+ lines not shown; fleet logs has them all", summary) for summary in summaries)
-
-
-def test_a_flood_is_reported_while_it_lasts() -> None:
-    screen = LiveScreen()
-    screen.sink.emit(opened(1))
-    stop = time.monotonic() + 90
-    while "not shown; fleet logs has them all" not in screen.text:
-        assert time.monotonic() < stop
-        screen.sink.emit(log(b"line\n" * 10_000))
-    screen.sink.close()
+    assert hidden > 0
 
 
 def test_chatter_is_counted_not_shown() -> None:
@@ -150,13 +128,6 @@ def test_output_of_a_task_cannot_control_the_terminal() -> None:
         assert evil not in screen.text
 
 
-def test_an_encoding_without_our_characters() -> None:
-    screen = LiveScreen(encoding="latin-1")
-    play(screen, opened(40), started(40), *running(40), log("━━ é\n".encode()), Note("学"))
-    assert "worker-0  | ## é" in screen.plain
-    assert "~ and 28 more running" in screen.plain
-
-
 def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
     screen = LiveScreen()
     for event in (started(1), running(1)[0], log(b"\rDownloading 45%")):
@@ -175,26 +146,11 @@ def test_lines_that_all_tasks_print_are_shown_once() -> None:
     assert screen.plain[-1] == ""
 
 
-def test_a_line_that_all_tasks_but_one_print_is_shown_once() -> None:
-    screen = LiveScreen()
-    others = [log(b"Epoch 1/2\n", name) for name in names(8)[1:]]
-    play(screen, opened(8), started(8), *running(8), *others, log(b"mine\n"), Note("end"))
-    assert screen.plain[1:3] == ["7 of 8   | Epoch 1/2", "worker-0 | mine"]
-
-
 def test_a_command_after_the_end_of_a_job_starts_with_an_empty_screen() -> None:
     screen = LiveScreen()
     play(screen, opened(2), started(2), *running(2), JobResult("j-1", 1, Outcome.SUCCEEDED, START))
     play(screen, Note("$ fleet pull"))
     assert screen.plain[-2:] == ["$ fleet pull", ""]
-
-
-def test_the_hint_is_gone_in_the_end() -> None:
-    screen = LiveScreen()
-    screen.sink.emit(started(1))
-    screen.until("Ctrl-C detaches")
-    screen.sink.close()
-    assert "Ctrl-C detaches" not in "\n".join(screen.plain)
 
 
 def test_the_last_output_is_under_the_table() -> None:
@@ -216,12 +172,6 @@ def test_messages_are_wrapped_between_words() -> None:
     screen = LiveScreen(40)
     play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
     assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
-
-
-def test_plans_are_printed() -> None:
-    screen = LiveScreen()
-    play(screen, TaskPlanned("worker-0", "worker-0", "worker-0", "{}", "python task.py", {}))
-    assert screen.plain[:2] == ["worker-0", "  command    python task.py"]
 
 
 def gone(screen: LiveScreen, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -270,8 +220,8 @@ def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest
 
     monkeypatch.setattr(screen.file, "write", slow)
     screen.sink.emit(opened(1))
-    for _ in range(1000):
-        screen.sink.emit(log(b"x" * 99_999 + b"\n"))
+    for _ in range(2000):
+        screen.sink.emit(log(b"x" * 9_999 + b"\n"))
     go.set()
     screen.sink.close()
     assert "not shown" in screen.text
@@ -317,34 +267,10 @@ def test_cells_of_the_screen(width: int, height: int) -> None:
         end = re.search(rf"\b{title}(?!\S)", titles)
         assert end is not None
         assert all(row[: end.end()].endswith(cell) for row in tasks), title
+    screen.resize(width // 2, height)
+    screen.sink.emit(log(b"narrow\n"))
+    screen.until("narrow")
     screen.sink.close()
-
-
-def test_no_half_frames_are_left_when_the_size_changes() -> None:
-    """If the size changes between the last look at it and the write of a frame, one is left, as in any program."""
-    assert any(_resized() for _ in range(4))
-
-
-def _resized() -> bool:
-    """Return whether each change of the size left one whole frame and all lines."""
-    screen = LiveScreen(120, 40)
-    try:
-        for event in (opened(4, price=0.7), started(4), *running(4)):
-            screen.sink.emit(event)
-        for number, (width, height) in enumerate([(80, 24), (60, 24), (160, 50), (90, 30), (80, 24)]):
-            screen.until("180%")
-            screen.resize(width, height)
-            screen.sink.emit(log(b"line %d\n" % number))
-            screen.until(f"line {number}")
-            screen.until(lambda width=width: len(screen.emulator.lines[-8]) == width)  # type: ignore[misc]
-            rows = screen.emulator.lines
-            lines = [row for row in rows if "| line" in row]
-            if lines != [f"worker-0 | line {n}" for n in range(number + 1)]:
-                return False
-            if [sum(row.startswith("── demo") for row in rows), sum(row.endswith(" ──") for row in rows)] != [1, 1]:
-                return False
-            if sum("running" in row for row in rows) != 4:
-                return False
-        return True
-    finally:
-        screen.sink.close()
+    rows = screen.plain
+    assert sum("── demo" in row for row in rows[rows.index("worker-0 | narrow") :]) == 1
+    assert "Ctrl-C detaches" not in rows[-3:]

@@ -1,138 +1,37 @@
+"""Messages in their order, and errors; screens.txt has the messages of events."""
+
 from __future__ import annotations
 
+import io
+import json
 from dataclasses import replace
 
 import pytest
 
 from fleet import events
-from fleet.console.messages import Activities, Reporter, describe_event, describe_result, format_exit, format_plan
-from fleet.events import (
-    ConnectionLost,
-    ConnectionRestored,
-    Event,
-    Exit,
-    FilesPushed,
-    FleetDown,
-    FleetOpened,
-    InstanceChanged,
-    JobDiagnosed,
-    JobResult,
-    JobStarted,
-    Level,
-    LogChunk,
-    Member,
-    Note,
-    Outcome,
-    Phase,
-    PriceChanged,
-    Progress,
-    PushedHost,
-    PushProgress,
-    TaskPlanned,
-    TaskPrepared,
-    TaskState,
-    Usage,
-)
-from tests.unit.fleet.console.samples import ENDED, HANG_INSPECTION
-
-MEMBERS = tuple(Member(f"worker-{index}", f"worker-{index}", "127.0.0.1", "127.0.0.1:2222") for index in range(3))
-HERE, THERE = PushedHost("worker-0", "/d", 1), PushedHost("worker-1", "/d", 1)
-UNCHANGED, FAILED = PushedHost("worker-2", "/d", 0), PushedHost("worker-3", None, None, "is gone")
-PUSHED = "worker-[0-1]: 3 files, 2.0 KiB, in /d (2 unchanged)"
+from fleet.console.jsonl import JsonSink
+from fleet.console.messages import Activities, Reporter, format_error, format_exit, print_error
+from fleet.errors import NotFoundError, NotReadyError, UsageError
+from fleet.events import BootstrapProgress, Exit, JobDiagnosed, JobStarted, Phase, PushProgress
+from fleet.steps import Step
+from tests.next_steps import next_lines
+from tests.unit.fleet.console.samples import ENDED, started
+from tests.unit.fleet.console.screens import state
 
 
-@pytest.mark.parametrize(
-    ("event", "text"),
-    [
-        (Note("something"), "something"),
-        (Note("something", Level.WARNING), "warning: something"),
-        (FleetOpened("demo", "local", ("worker-0",), 1.0, 0.0), "fleet demo: 1 host (local)"),
-        (FleetOpened("demo", "gce", ("a", "b"), 1.0, 0.7), "fleet demo: 2 hosts (gce), $0.70 an hour"),
-        (PriceChanged("demo", 0.7, 1.4), "fleet demo: $0.70 an hour from now on, $1.40 so far"),
-        (InstanceChanged("worker-0", "starting sshd"), "worker-0: starting sshd"),
-        (PushProgress("worker-0", 1, 2, 3), ""),
-        (PushProgress("worker-0", 0, 0, 0), "worker-0: up to date"),
-        (PushProgress("worker-0", 2048, 2048, 1), "worker-0: 1 file pushed, 2.0 KiB"),
-        (FilesPushed("demo", 3, 2048, (HERE, THERE, FAILED)), PUSHED),
-        (FilesPushed("demo", 1, 2048, (HERE,)), "worker-0: 1 file, 2.0 KiB, in /d"),
-        (FilesPushed("demo", 1, 2048, (UNCHANGED,)), "worker-2: 1 file, 2.0 KiB, in /d (unchanged)"),
-        (TaskPrepared("worker-0", "127.0.0.1:2222"), "worker-0: prepared at 127.0.0.1:2222"),
-        (
-            TaskPrepared("worker-0", "h:1", {"tensorflow": "2.21.0"}, ("T4", "T4")),
-            "worker-0: prepared at h:1 (tensorflow 2.21.0, 2 of T4)",
-        ),
-        (JobStarted("j", "task.py", 1, MEMBERS, 1.0), "job j started: task.py on worker-[0-2]"),
-        (JobStarted("j", "task.py", 2, MEMBERS, 1.0, True), "attached to job j: task.py on worker-[0-2], attempt 2"),
-        (
-            JobStarted("j", "-m pkg.task", 1, MEMBERS, 1.0, True, ended=True),
-            "job j has ended: -m pkg.task on worker-[0-2]",
-        ),
-        (
-            JobStarted("j", "task.py", 1, (*MEMBERS[:2], replace(MEMBERS[2], task="")), 1.0),
-            "job j started: task.py on worker-[0-1], spare: worker-2",
-        ),
-        (LogChunk("worker-0", "worker-0", 1, 0, b"text"), ""),
-        (
-            ConnectionLost("worker-0", "timed out", 0.2),
-            "worker-0: connection lost (timed out); retrying in 1 s",
-        ),
-        (ConnectionLost("worker-0", "timed out", 0.0), "worker-0: connection lost (timed out); giving up"),
-        (ConnectionRestored("worker-0"), "worker-0: connected again"),
-        (
-            FleetDown("demo", ("a", "b"), 0, 0.14, 732.0),
-            "fleet demo: 2 instances deleted, 0 left, uptime 12 min, cost $0.14",
-        ),
-        (
-            FleetDown("demo", ("a", "b"), 0, 0.14, 732.0, max_cost_usd=5.0),
-            "fleet demo: 2 instances deleted, 0 left, uptime 12 min, cost $0.14 of at most $5.00",
-        ),
-        (
-            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, external=True),
-            "fleet demo: 2 hosts released; no files remain on them",
-        ),
-        (
-            FleetDown("demo", ("a", "b"), 1, 0.0, 10.0, external=True),
-            "fleet demo: 2 hosts released; files remain on 1",
-        ),
-        (
-            FleetDown("demo", ("a", "b"), 0, 0.0, 10.0, rented=False),
-            "fleet demo: 2 hosts deleted, 0 left, uptime 10 s",
-        ),
-        (FleetDown("demo", ("a",), 1, 0.0, 10.0), "fleet demo: 1 instance deleted; 1 instance left, uptime 10 s"),
-        (TaskState("worker-0", "worker-0", 1, Phase.RUNNING, 1.0), "worker-0: running"),
-        (
-            TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(3), "why"),
-            "worker-0: exited with code 3 (why)",
-        ),
-        (
-            TaskState("worker-0", "worker-0", 1, Phase.EXITED, 1.0, 1, Exit(None, 9)),
-            "worker-0: was killed by SIGKILL",
-        ),
-        (TaskState("worker-2", "worker-1", 2, Phase.RUNNING, 1.0), "worker-1 on worker-2: running"),
-        (ENDED, "attempt 1 failed: worker-1 was killed by SIGKILL; attempt 2 starts in 0.5 s (of at most 4)"),
-        (
-            replace(ENDED, reason="", attempt=2, retry_s=90.0, attempts=0),
-            "attempt 2 failed: worker-1 was killed by SIGKILL; attempt 3 starts in 1 min",
-        ),
-        (
-            replace(ENDED, reason="no way\nno disk", retry_s=0.0),
-            "attempt 1 failed: no way; no disk; attempt 2 starts at once (of at most 4)",
-        ),
-        (
-            HANG_INSPECTION,
-            "no progress: worker-1 is in user code (data.py:31 in fetch) (state S)",
-        ),
-        (replace(HANG_INSPECTION, state="", activity="worker-1 has ended"), "no progress: worker-1 has ended"),
-        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung"), ""),
-        (JobDiagnosed("j", "worker-1", "hang", "worker-1 hung", final=False), "attempt 1: worker-1 hung"),
-        (JobDiagnosed("j", "worker-1", "unknown", "not known", final=False), ""),
-        (Progress("worker-0", "worker-0", 1, 1.0), ""),
-        (Usage("worker-0", "worker-0", 1.0, 1.0, 1), ""),
-        (Note("a\x1b[2J\nb\x07"), "a\nb"),
-    ],
-)
-def test_messages(event: Event, text: str) -> None:
-    assert describe_event(event) == text
+def test_each_step_of_a_host_is_reported_once() -> None:
+    reporter, messages = Reporter(), []
+    for part in range(3):
+        for host in ("worker-0", "worker-1"):
+            messages.append(reporter.message(BootstrapProgress(host, "downloading packages", "a.whl", part, 2)))
+            messages.append(reporter.message(PushProgress(host, 5 * part, 10, 1)))
+    assert [message for message in messages if message] == [
+        "worker-0: downloading packages (a.whl)",
+        "worker-1: downloading packages (a.whl)",
+        "worker-0: 1 file pushed, 10 B",
+        "worker-1: 1 file pushed, 10 B",
+    ]
+    assert reporter.message(PushProgress("worker-1", 10, 10, 1)) == ""
 
 
 def test_an_event_of_an_attempt_is_reported_once() -> None:
@@ -146,7 +45,7 @@ def test_an_event_of_an_attempt_is_reported_once() -> None:
 
 def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
     reporter = Reporter()
-    running = TaskState("worker-0", "worker-0", 2, Phase.RUNNING, 1.0)
+    running = state("worker-0", Phase.RUNNING, 2)
     assert reporter.message(running)
     reporter.message(JobStarted("j", "task.py", 2, (), 1.0, attached=True))
     assert reporter.message(running) == reporter.message(replace(running, phase=Phase.WAITING)) == ""
@@ -154,59 +53,14 @@ def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
     assert reporter.message(replace(running, attempt=3))
 
 
-EXIT = {"worker-1": Exit(3)}
-
-
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (JobResult("j", 1, Outcome.SUCCEEDED, 1.0), "job j succeeded"),
-        (JobResult("j", 1, Outcome.CANCELLED, 1.0), "job j was cancelled"),
-        (JobResult("j", 1, Outcome.LOST, 1.0), "job j is lost: no host can report its result"),
-        (JobResult("j", 1, Outcome.FAILED, 1.0), "job j failed"),
-        (JobResult("j", 1, Outcome.FAILED, 1.0, "", "why"), "job j failed: why"),
-        (JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "", EXIT), "job j failed: worker-1 exited with code 3"),
-        (
-            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "out of memory", EXIT),
-            "job j failed: worker-1 exited with code 3 (out of memory)",
-        ),
-        (
-            JobResult("j", 1, Outcome.FAILED, 1.0, "worker-1", "worker-1 was killed for memory", EXIT),
-            "job j failed: worker-1 was killed for memory",
-        ),
-    ],
-)
-def test_results(result: JobResult, text: str) -> None:
-    assert describe_result(result) == text
-
-
 def test_exit_words() -> None:
     ends = [None, Exit(), Exit(0), Exit(3), Exit(None, 9), Exit(None, 99)]
     assert [format_exit(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
 
 
-def test_plan() -> None:
-    plan = TaskPlanned(
-        "worker-0", "worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"}
-    )
-    assert format_plan(plan) == (
-        "worker-0 on alpha\n"
-        "  command    python task.py\n"
-        '  TF_CONFIG  {"a": 1}\n'
-        "  A          1\n"
-        "  B          2\n"
-    )  # fmt: skip
-
-
-def test_plan_of_a_spare() -> None:
-    plan = TaskPlanned("", "worker-2", "alpha", "", "python task.py", {})
-    assert "  TF_CONFIG  none: a spare gets no task until another host is lost\n" in format_plan(plan)
-
-
 def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -> None:
     activities = Activities()
-    members = tuple(events.Member(name, name, "", "") for name in ("worker-0", "worker-1"))
-    activities.message(events.JobStarted("j-1", "task.py", 1, members, 0.0))
+    activities.message(started(2))
 
     def message(task: str, activity: str | None, attempt: int = 1, step: int = -1) -> str:
         return activities.message(events.Progress("", task, attempt, step=step, activity=activity))
@@ -215,7 +69,6 @@ def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -
     for attempt in (1, 2):
         assert message("worker-0", importing, attempt) == ""
         assert message("worker-1", importing, attempt) == "worker-[0-1]: importing tensorflow"
-        assert message("worker-0", None, attempt) == ""
         assert message("worker-0", importing, attempt) == ""
         assert message("worker-1", waiting, attempt) == "worker-1: waiting for the other workers"
         assert message("worker-0", waiting, attempt) == ""
@@ -224,8 +77,59 @@ def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -
     assert message("worker-0", "tracing", 2) == message("worker-1", "tracing", 2) == ""
 
 
-def test_an_awaited_task_is_described_with_a_hint() -> None:
-    text = describe_event(events.TaskAwaited("worker-1", 1, "input", 0.21, 0.23))
-    first, second = text.split("\n")
-    assert first == "the others wait for worker-1 (input: 210 ms of 230 ms per step)"
-    assert second.startswith("to speed up its input: ")
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UsageError("there is no script task.py"), "error: there is no script task.py\n"),
+        (
+            NotFoundError("no fleet is up", cause="none was started", next_steps=[Step("up", "--workers", "2")]),
+            "error: no fleet is up\ncause: none was started\nnext:  fleet up --workers 2\n",
+        ),
+        (
+            NotReadyError("two hosts cannot run the job", cause="worker-0: disk full\nerror: busy\n"),
+            "error: two hosts cannot run the job\ncause: worker-0: disk full\n       | error: busy\n",
+        ),
+        (
+            UsageError("no room", hint="use a larger disk", next_steps=[Step("down"), Step("up")]),
+            "error: no room\nhint:  use a larger disk\nnext:  fleet down\n       fleet up\n",
+        ),
+        (UsageError("bad\x1b[2J name"), "error: bad name\n"),
+    ],
+)
+def test_error_text(error: UsageError, text: str) -> None:
+    assert format_error(error, next_lines(error).splitlines()) == text
+
+
+def test_colors_mark_the_labels_alone() -> None:
+    text = format_error(UsageError("no"), ["fleet up"], color=True)
+    assert text == "\x1b[1;31merror:\x1b[0m no\n\x1b[2mnext:\x1b[0m  fleet up\n"
+
+
+def test_prose_is_wrapped_between_words_and_commands_are_not() -> None:
+    error = UsageError(
+        "worker-1 raised ModuleNotFoundError",
+        cause="raised:\n  indented line of a traceback",
+        next_steps=[Step("train", "--requirements", "requirements.txt", "task.py")],
+    )
+    assert format_error(error, next_lines(error).splitlines(), width=30).splitlines() == [
+        "error: worker-1 raised",
+        "       ModuleNotFoundError",
+        "cause: raised:",
+        "         indented line of a",
+        "       traceback",
+        "next:  fleet train --requirements requirements.txt task.py",
+    ]
+
+
+class Gone(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise BrokenPipeError
+
+
+def test_in_json_mode_both_streams_get_the_error_even_if_the_reader_of_the_json_has_ended() -> None:
+    for out in (io.BytesIO(), Gone()):
+        err = io.StringIO()
+        print_error(NotFoundError("no fleet is up"), err, json=JsonSink(out))
+        assert err.getvalue() == "error: no fleet is up\n"
+        if not isinstance(out, Gone):
+            assert json.loads(out.getvalue().splitlines()[-1])["kind"] == "not_found"

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.cli.fleets import down, extend, status, up
 from fleet.console.messages import describe_event
-from fleet.console.status_table import render_status
+from fleet.console.status import render_status
 from fleet.errors import CancelledError, FleetError, NotReadyError, UnreachableError, UsageError
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk
 from fleet.fleets.plan import UpRequest

@@ -7,35 +7,39 @@ import shutil
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from fleet.console.formatting import accepts_color, format_clock, format_lifetime, format_size
+from fleet.console.formatting import (
+    INDENT,
+    accepts_color,
+    format_clock,
+    format_lifetime,
+    format_size,
+    read_size,
+    wrap_text,
+)
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
-from fleet.console.pages import INDENT, read_size, wrap_text
 from fleet.console.tables import (
     GAP,
     STOPPED,
     Column,
-    Frame,
     Row,
-    describe_activity,
-    draw_lines,
     find_stragglers,
-    fold_line,
     fold_rows,
     join_ends,
     make_columns,
+    make_console,
     make_line,
     make_table,
-    open_console,
-    open_live,
     render,
 )
 from fleet.errors import fold
@@ -138,19 +142,16 @@ def watch_status(
         size: Returns the present size of the terminal.
         pause: Waits for a number of seconds.
     """
-    console = open_console(out, color=accepts_color(out, os.environ))
-    frame = Frame()
-    with open_live(console, frame) as live:
-        try:
-            while True:
-                fleets, now = read(), time.time()
-                present = size() if size else read_size(out)
-                console.size = present
-                frame.lines = draw_lines(console, arrange_status(fleets, now, present.columns, present.lines))
-                live.refresh()
-                pause(_WATCH_S)
-        except KeyboardInterrupt:
-            return
+    console = make_console(out, color=accepts_color(out, os.environ))
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
+    ):
+        while True:
+            fleets, now = read(), time.time()
+            console.size = present = size() if size else read_size(out)
+            live.update(arrange_status(fleets, now, present.columns, present.lines), refresh=True)
+            pause(_WATCH_S)
 
 
 def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[RenderableType]:
@@ -262,7 +263,8 @@ def _header(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
         right.append(end)
     facts = "  ".join(right)
     if left.cell_len + GAP + cell_len(facts) > width and facts:
-        return [make_line(left), *_paragraph(facts, width)]
+        left.no_wrap, left.overflow = True, "ellipsis"
+        return [left, *_paragraph(facts, width)]
     return [join_ends(left, Text(facts))]
 
 
@@ -310,13 +312,10 @@ def _table(
     """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
     slow = find_stragglers(rows)
     shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
-    columns = [*make_columns(shown, title, slow), Column.of("", shown, describe_activity, rank=1)]
-    lines: list[RenderableType] = []
-    if shown:
-        lines.append(Padding(make_table(columns, width - len(INDENT)), (0, 0, 0, len(INDENT))))
-    if folded:
-        lines.append(Padding(fold_line(folded, slow), (0, 0, 0, len(INDENT))))
-    return frozenset(row.name for row in shown), lines
+    columns = [*make_columns(shown, title, slow), Column("", shown, lambda row: row.activity, rank=1)]
+    table: list[RenderableType] = [make_table(columns, width - len(INDENT))] if shown else []
+    indented = [Padding(line, (0, 0, 0, len(INDENT))) for line in [*table, *folded]]
+    return frozenset(row.name for row in shown), [*indented]
 
 
 def _host_row(host: HostStatus) -> Row:
