@@ -10,11 +10,11 @@ from fleet.cli.jobs.lint import LintRequest, run
 from fleet.errors import UsageError
 from fleet.events import Event, Note
 from tests.next_steps import next_lines
-from tests.unit.train.lint.programs import FIT, GANG, READY, TF
+from tests.unit.train.lint.cases import script
 from train.lint.finding import Finding
 
-LATE = TF + "x = tf.constant(1)\n" + GANG.removeprefix(TF)
-HINTS = READY + "model.fit(data, epochs=3)\n"
+LATE = script("@TF", "x = tf.constant(1)", "strategy = tf.distribute.MultiWorkerMirroredStrategy()")
+HINTS = script("@READY", "model.fit(data, epochs=3)")
 
 
 class Kept:
@@ -136,7 +136,9 @@ def test_the_command_prints_findings(directory: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_command_writes_json(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (directory / "task.py").write_text(READY + FIT + "input()  # fleet: ignore[MW701]\n" + HINTS.removeprefix(READY))
+    (directory / "task.py").write_text(
+        script("@READY", "input()  # fleet: ignore[MW701]", "model.fit(data, epochs=3)")
+    )
     assert cli.run(["lint", "task.py", "-o", "json"]) == 0
     _, finding, note = map(json.loads, capsys.readouterr().out.splitlines())
     assert (finding["event"], finding["rule"], finding["severity"]) == ("finding", "MW405", "hint")
