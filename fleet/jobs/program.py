@@ -18,7 +18,7 @@ from fleet.errors import FleetError, UsageError, fold, translate_errors
 from fleet.events import Level, Note, Sink
 from fleet.fleets.connect import install, job_packages
 from fleet.remote.client import AgentClient
-from fleet.remote.upload.bundle import Bundle, DataSource, parse_data, scan
+from fleet.remote.upload import Bundle, DataSource, parse_data, scan
 from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again, NextStep, Shell, Step

@@ -12,7 +12,7 @@ from fleet.errors import FleetError, NotReadyError, translate
 from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.quoting import one_line
-from fleet.remote.upload.bundle import Bundle
+from fleet.remote.upload import Bundle
 from fleet.steps import Again, NextStep, Step
 from provision.model import Host
 from train.agent.protocol.cluster import is_task
@@ -296,9 +296,9 @@ class AgentClient:
             raise self.unexpected(need)
         sent = 0
         is_local = self.host.address.startswith("127.")
-        for piece in bundle.compress(need.objects, need.offset, is_local=is_local).pieces():
-            self._send_chunk(piece.data, piece.size, f"receiving {subject} ({_of(sent, need.size)} sent)")
-            sent = piece.raw_end
+        for data, size in bundle.read_blocks(need.objects, need.offset, is_local=is_local):
+            self._send_chunk(data, size, f"receiving {subject} ({_of(sent, need.size)} sent)")
+            sent += size or len(data)
             on_progress(sent, need.size, len(need.objects))
         self._send_chunk(b"", 0, f"receiving {subject} (all of it sent)")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import re
 import resource
 import threading
@@ -11,20 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from fleet.errors import FleetError, InternalError, NotReadyError, UnreachableError, fold
-from fleet.steps import Shell, Step
+from fleet.errors import FleetError, InternalError, UnreachableError, fold
+from fleet.steps import Step
 from provision.model import Host
-from provision.quantities import counted
 from train.agent.protocol.wording import endpoint
 
 T = TypeVar("T")
 
 _INTERRUPTED_JOIN_S = 2.0
-_FILES_PER_HOST = 3  # socket and wake-up pipe
-_OTHER_FILES = 128
-_FILES_MIN = 32  # with which a small fleet works
-_FILES = 65_536  # enough for several fleets at the same time
-_FILE_LIMIT_LOCK = threading.Lock()
+_FILES = 4096
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,18 @@ def fan_out(
     Raises:
         KeyboardInterrupt: actions that had not begun are skipped, running ones are aborted.
     """
-    _raise_file_limit(len(hosts))
-    calls = _Calls(hosts, action)
+    _raise_file_limit()
+    slots = threading.BoundedSemaphore(limit)
+    is_cancelled = threading.Event()
+    outcomes: dict[int, Outcome[T]] = {}
+
+    def work(number: int, host: Host) -> None:
+        with slots:
+            if not is_cancelled.is_set():
+                outcomes[number] = _outcome(host, action)
+
     threads = [
-        threading.Thread(target=calls.work, name=f"fan-out-{number}", daemon=True)
-        for number in range(min(limit, len(hosts)))
+        threading.Thread(target=work, args=item, name=f"fan-out-{item[0]}", daemon=True) for item in enumerate(hosts)
     ]
     try:
         for thread in threads:
@@ -90,7 +92,7 @@ def fan_out(
         for thread in threads:
             thread.join()
     except BaseException:
-        calls.cancel()
+        is_cancelled.set()
         if abort is not None:
             abort()
         end = time.monotonic() + _INTERRUPTED_JOIN_S
@@ -98,63 +100,25 @@ def fan_out(
             if thread.ident is not None:
                 thread.join(max(0.0, end - time.monotonic()))
         raise
-    return calls.outcomes()
+    return [outcomes[number] for number in range(len(hosts))]
 
 
-def _raise_file_limit(hosts: int) -> None:
-    """Allow as many open files as connections to all hosts need, and some more if the hard limit is high enough.
-
-    Raises:
-        NotReadyError: the hard limit is lower than the connections alone need.
-    """
-    needed = _OTHER_FILES + _FILES_PER_HOST * hosts
-    least = _FILES_MIN + _FILES_PER_HOST * hosts
-    with _FILE_LIMIT_LOCK:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, max(needed, _FILES))
-        if soft == resource.RLIM_INFINITY or soft >= needed:
-            return
-        if most < least and most == hard:
-            raise NotReadyError(
-                f"connections to {counted(hosts, 'host')} need {least} open files, and the limit is {hard}",
-                hint="raise the hard limit of this user (nofile in /etc/security/limits.conf), or use fewer hosts",
-                next_steps=[Shell("ulimit -Hn")],
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most if most == hard else max(needed, most), hard))
+def _outcome(host: Host, action: Callable[[Host], T]) -> Outcome[T]:
+    try:
+        return Outcome(host, value=action(host))
+    except FleetError as error:
+        return Outcome(host, error=error)
+    except Exception as error:  # noqa: BLE001 - the answer of one host must not hide the other outcomes
+        return Outcome(host, error=InternalError.of(error, f"{where(host)}: "))
 
 
-class _Calls(Generic[T]):
-    def __init__(self, hosts: Sequence[Host], action: Callable[[Host], T]) -> None:
-        self._hosts = hosts
-        self._action = action
-        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._outcomes: dict[int, Outcome[T]] = {}
-        for number in range(len(hosts)):
-            self._waiting.put(number)
-
-    def work(self) -> None:
-        while True:
-            try:
-                number = self._waiting.get_nowait()
-            except queue.Empty:
-                return
-            host = self._hosts[number]
-            try:
-                self._outcomes[number] = Outcome(host, value=self._action(host))
-            except FleetError as error:
-                self._outcomes[number] = Outcome(host, error=error)
-            except Exception as error:  # noqa: BLE001 - the answer of one host must not hide the other outcomes
-                self._outcomes[number] = Outcome(host, error=InternalError.of(error, f"{where(host)}: "))
-
-    def cancel(self) -> None:
-        while True:
-            try:
-                self._waiting.get_nowait()
-            except queue.Empty:
-                return
-
-    def outcomes(self) -> list[Outcome[T]]:
-        return [self._outcomes[number] for number in range(len(self._hosts))]
+def _raise_file_limit() -> None:
+    """Allow as many open files as connections to many hosts need, as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has another limit, too
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def errors_by_host(outcomes: Iterable[Outcome[Any]]) -> dict[str, FleetError]:

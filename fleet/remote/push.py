@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import no_answer
-from fleet.remote.upload.bundle import Bundle
+from fleet.remote.upload import Bundle
 from train.agent.protocol.records import Beat, FilesStored, NeedContents, PushFiles, Record
 
 R = TypeVar("R")

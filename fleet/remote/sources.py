@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.errors import FleetError, NotReadyError
+from fleet.errors import NotReadyError
 from fleet.remote.client import ANSWER_S, STEP_S, AgentClient
 from fleet.remote.fanout import where
 from train.agent.files.blocks import unpack_block
-from train.agent.files.contents import check_entries
+from train.agent.files.contents import Receiver, check_entries
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BundleInfo, Chunk, Entry, EntryKind, FetchContents, GetBundle
 
@@ -49,65 +48,17 @@ def fetch_contents(agent: AgentClient, entries: Sequence[Entry], directory: Path
     doing = "reading the files of the job"
     sizes = contents_of(entries)
     agent.transport.send(FetchContents(list(sizes)), doing=doing)
-    stream = _Contents(sizes, directory)
-    while True:
-        record, data = agent.transport.receive(ANSWER_S, doing)
-        if not isinstance(record, Chunk):
-            raise agent.unexpected(record)
-        if not record.payload:
-            break
-        if not stream.add(data, record.size):
-            raise _damaged(agent)
-    if not stream.is_complete:
-        raise _damaged(agent)
-
-
-def _damaged(agent: AgentClient) -> FleetError:
-    return NotReadyError(f"{where(agent.host)} sent other contents than those of the job")
-
-
-class _Contents:
-    """Split blocks into contents of known sizes."""
-
-    def __init__(self, sizes: dict[str, int], directory: Path) -> None:
-        self._left = list(sizes.items())[::-1]
-        self._directory = directory
-        self._hash = hashlib.sha256()
-        self._written = 0
-        self._finish_complete()
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether all contents have arrived."""
-        return not self._left
-
-    def add(self, data: bytes, size: int) -> bool:
-        """Add a block as it was sent; return False if it does not belong to the contents."""
-        try:
-            return self._store(unpack_block(data, size))
-        except RefusedError:
-            return False
-
-    def _store(self, piece: bytes) -> bool:
-        while piece:
-            if not self._left:
-                return False
-            digest, size = self._left[-1]
-            part, piece = piece[: size - self._written], piece[size - self._written :]
-            with (self._directory / digest).open("ab") as file:
-                file.write(part)
-            self._hash.update(part)
-            self._written += len(part)
-            if not self._finish_complete():
-                return False
-        return True
-
-    def _finish_complete(self) -> bool:
-        """Finish contents that have their size; return False if one has another hash."""
-        while self._left and self._written == self._left[-1][1]:
-            digest, _ = self._left.pop()
-            if self._hash.hexdigest() != digest:
-                return False
-            (self._directory / digest).touch()
-            self._hash, self._written = hashlib.sha256(), 0
-        return True
+    receiver = Receiver(str(directory), list(sizes.items()), lambda digest: str(directory / digest))
+    try:
+        while True:
+            record, data = agent.transport.receive(ANSWER_S, doing)
+            if not isinstance(record, Chunk):
+                raise agent.unexpected(record)
+            if not record.payload:
+                break
+            receiver.feed(unpack_block(data, record.size))
+        receiver.finish()
+    except RefusedError:
+        raise NotReadyError(f"{where(agent.host)} sent other contents than those of the job") from None
+    finally:
+        receiver.close()

@@ -14,7 +14,7 @@ from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.client import AgentClient, RefusedError
 from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import open_agent
-from fleet.remote.upload.bundle import scan
+from fleet.remote.upload import scan
 from tests.next_steps import next_lines
 from tests.wire.hosts import Hosts, Wire
 from tests.wire.scripted import COLLECT, Scripted
@@ -182,10 +182,10 @@ def test_a_large_upload_arrives(hosts: Hosts, empty: Path, monkeypatch: pytest.M
     data = os.urandom(1_000_000) * 8 + b"\0" * 8_000_000
     (empty / "data").write_bytes(data)
     seen: list[tuple[int, int, int]] = []
-    with scan(empty, None, [], empty.parent / "cache") as bundle:
-        wanted = [entry.sha256 for entry in bundle.entries]
-        with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as client:
-            prepared = client.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
+    bundle = scan(empty, None, [], empty.parent / "cache")
+    wanted = [entry.sha256 for entry in bundle.entries]
+    with scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=len(data)) as client:
+        prepared = client.prepare(prepare_request(), bundle, lambda *now: seen.append(now))
     assert prepared.versions["sha"] == hashlib.sha256(data).hexdigest()
     assert seen[0] == (0, 16_000_000, 1)
     assert seen[-1] == (16_000_000, 16_000_000, 1)
@@ -197,7 +197,8 @@ def test_an_upload_to_a_host_that_hangs_ends_at_the_deadline(
 ) -> None:
     monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
     (empty / "data").write_bytes(os.urandom(64_000_000))
-    with scan(empty, None, [], empty.parent / "cache") as bundle, contextlib.ExitStack() as stack:
+    bundle = scan(empty, None, [], empty.parent / "cache")
+    with contextlib.ExitStack() as stack:
         wanted = [entry.sha256 for entry in bundle.entries]
         client = stack.enter_context(scripted(hosts, monkeypatch, COLLECT, WANTED=wanted, SIZE=64_000_000))
         hung: list[int] = []
@@ -218,17 +219,17 @@ def test_an_upload_over_a_network_that_drops_all_packets_ends_at_the_deadline(
 ) -> None:
     monkeypatch.setattr("fleet.remote.client.ANSWER_S", 1.0)
     (empty / "data").write_bytes(os.urandom(64_000_000))
-    with scan(empty, None, [], empty.parent / "cache") as bundle:
-        wanted = [entry.sha256 for entry in bundle.entries]
-        monkeypatch.setattr(transport_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
-        with open_agent(wire.host, hosts.key) as client:
+    bundle = scan(empty, None, [], empty.parent / "cache")
+    wanted = [entry.sha256 for entry in bundle.entries]
+    monkeypatch.setattr(transport_module, "pack", Scripted(COLLECT, WANTED=wanted, SIZE=64_000_000))
+    with open_agent(wire.host, hosts.key) as client:
 
-            def progress(sent: int, total: int, files: int) -> None:
-                if sent > 10_000_000:
-                    wire.hold()
+        def progress(sent: int, total: int, files: int) -> None:
+            if sent > 10_000_000:
+                wire.hold()
 
-            with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
-                client.prepare(prepare_request(), bundle, progress)
+        with pytest.raises(UnreachableError, match="did not answer within 1 s while receiving"):
+            client.prepare(prepare_request(), bundle, progress)
 
 
 def test_a_refusal_during_the_upload_is_reported_with_its_reason(
@@ -242,13 +243,13 @@ send("refused", kind="disk", reason="no space left on this host", next_step="")
 END
 """
     (empty / "data").write_bytes(os.urandom(64_000_000))
-    with scan(empty, None, [], empty.parent / "cache") as bundle:
-        for end in ("sys.exit(0)", "raw_in.read(); sys.exit(0)"):
-            wanted = [entry.sha256 for entry in bundle.entries]
-            with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as client:
-                with pytest.raises(RefusedError, match="no space left on this host") as raised:
-                    client.prepare(prepare_request(), bundle, ignore_progress)
-                assert "free space" in raised.value.hint
+    bundle = scan(empty, None, [], empty.parent / "cache")
+    for end in ("sys.exit(0)", "raw_in.read(); sys.exit(0)"):
+        wanted = [entry.sha256 for entry in bundle.entries]
+        with scripted(hosts, monkeypatch, body.replace("END", end), WANTED=wanted) as client:
+            with pytest.raises(RefusedError, match="no space left on this host") as raised:
+                client.prepare(prepare_request(), bundle, ignore_progress)
+            assert "free space" in raised.value.hint
 
 
 # --- the real agent ---------------------------------------------------------------------------------------------
@@ -259,49 +260,49 @@ def test_the_real_agent_prepares_starts_and_reports_a_task(hosts: Hosts, empty: 
     (empty / os.fsdecode(b"caf\xe9")).write_text("x")
     (empty / "big").write_bytes(os.urandom(5_000_000))
     (empty / "link").symlink_to("task.py")
-    with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
-        with open_agent(hosts.hosts[0], hosts.key) as client:
-            prepared = client.prepare(prepare_request(entries=bundle.entries), bundle, ignore_progress)
-            assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
-            assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
-            assert Path(prepared.workdir, "link").readlink() == Path("task.py")
-            with (
-                open_agent(hosts.hosts[0], hosts.key) as other,
-                pytest.raises(RefusedError, match="job job-1 is being prepared on this host"),
-            ):
-                other.prepare(prepare_request()._replace(job="job-2"), bundle, ignore_progress)
-            request = Commit(
-                "job-1",
-                "worker-0",
-                [prepared.member._replace(task="worker-0")],
-                "00" * 32,
-                [prepared.python, "task.py"],
-                {},
-                {},
-                grace_s=1,
-            )
-            assert client.commit(request).pid > 0
-        with open_agent(hosts.hosts[0], hosts.key) as client:
-            (report,) = client.inspect(Inspect())
-            assert (report.job, report.alive) == ("job-1", True)
-            assert client.stop(Stop("job-1", "worker-0", 1.0)).running
-            (report,) = client.inspect(Inspect())
-            assert not report.alive
+    bundle = scan(empty, empty / "task.py", [], empty.parent / "cache")
+    with open_agent(hosts.hosts[0], hosts.key) as client:
+        prepared = client.prepare(prepare_request(entries=bundle.entries), bundle, ignore_progress)
+        assert Path(prepared.workdir, "big").read_bytes() == (empty / "big").read_bytes()
+        assert Path(os.fsdecode(os.fsencode(prepared.workdir) + b"/caf\xe9")).read_text() == "x"
+        assert Path(prepared.workdir, "link").readlink() == Path("task.py")
+        with (
+            open_agent(hosts.hosts[0], hosts.key) as other,
+            pytest.raises(RefusedError, match="job job-1 is being prepared on this host"),
+        ):
+            other.prepare(prepare_request()._replace(job="job-2"), bundle, ignore_progress)
+        request = Commit(
+            "job-1",
+            "worker-0",
+            [prepared.member._replace(task="worker-0")],
+            "00" * 32,
+            [prepared.python, "task.py"],
+            {},
+            {},
+            grace_s=1,
+        )
+        assert client.commit(request).pid > 0
+    with open_agent(hosts.hosts[0], hosts.key) as client:
+        (report,) = client.inspect(Inspect())
+        assert (report.job, report.alive) == ("job-1", True)
+        assert client.stop(Stop("job-1", "worker-0", 1.0)).running
+        (report,) = client.inspect(Inspect())
+        assert not report.alive
 
-            seen: list[tuple[int, int, int]] = []
-            again = prepare_request(entries=bundle.entries)._replace(job="job-3")
-            client.prepare(again, bundle, lambda *now: seen.append(now))
-            assert seen == [(0, 0, 0)]  # nothing is sent twice
+        seen: list[tuple[int, int, int]] = []
+        again = prepare_request(entries=bundle.entries)._replace(job="job-3")
+        client.prepare(again, bundle, lambda *now: seen.append(now))
+        assert seen == [(0, 0, 0)]  # nothing is sent twice
 
 
 def test_a_request_out_of_turn_is_refused(hosts: Hosts, empty: Path) -> None:
     with open_agent(hosts.hosts[1], hosts.key) as client:
         with pytest.raises(RefusedError, match="is not prepared on this host"):
             client.commit(Commit("job-1", "worker-0", [], "00", ["true"], {}, {}))
-        with scan(empty, None, [], empty.parent / "cache") as bundle:
-            odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
-            with pytest.raises(RefusedError, match="is not a path inside the working directory"):
-                client.prepare(odd, bundle, ignore_progress)
+        bundle = scan(empty, None, [], empty.parent / "cache")
+        odd = prepare_request(entries=[Entry("../x", EntryKind.DIRECTORY)])
+        with pytest.raises(RefusedError, match="is not a path inside the working directory"):
+            client.prepare(odd, bundle, ignore_progress)
 
 
 def test_an_answer_out_of_turn_is_named(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

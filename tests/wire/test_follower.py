@@ -17,7 +17,7 @@ from fleet.remote.follower import Follower
 from fleet.remote.merge import Item
 from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import SSHTransport, open_agent
-from fleet.remote.upload.bundle import scan
+from fleet.remote.upload import scan
 from provision.model import Host
 from tests.wire.hosts import Hosts, Wire, no_thread_left
 from tests.wire.scripted import FOLLOW, FOLLOW_ATTEMPTS, SILENT_SUPERVISOR, Scripted
@@ -308,9 +308,9 @@ def test_the_real_agent_is_followed_through_killed_connections(hosts: Hosts, emp
     (empty / "task.py").write_text(TASK)
     host = hosts.hosts[0]
     client = open_agent(host, hosts.key)
-    with scan(empty, empty / "task.py", [], empty.parent / "cache") as bundle:
-        request = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
-        prepared = client.prepare(request, bundle, lambda *_: None)
+    bundle = scan(empty, empty / "task.py", [], empty.parent / "cache")
+    request = Prepare("job-1", "tests", "worker-0", bundle.entries, host.private_address, python=sys.executable)
+    prepared = client.prepare(request, bundle, lambda *_: None)
     command = [prepared.python, "task.py", *map(str, BREAKS)]
     client.commit(
         Commit("job-1", "worker-0", [prepared.member._replace(task="worker-0")], "00" * 32, command, {}, {})

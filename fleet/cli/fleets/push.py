@@ -18,7 +18,7 @@ from fleet.fleets.agents import ALL, call_each, fleet_opened, opened, select_hos
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.push import push_files
 from fleet.remote.quoting import one_line
-from fleet.remote.upload.bundle import Bundle, DataSource, printable, scan_files
+from fleet.remote.upload import Bundle, DataSource, printable, scan_files
 from fleet.services import Services
 from fleet.steps import Again
 from provision.model import Host
@@ -57,11 +57,11 @@ def run(request: PushRequest, services: Services, sink: Sink) -> None:
     directory, record = services.store.need(request.fleet)
     hosts = select_hosts(request.fleet, record.hosts, request.worker)
     try:
-        with scan_files(sources, services.store.hashes, state=services.store.root) as bundle:
-            sink.emit(fleet_opened(record, directory, services.clock()))
-            for text in bundle.notes:
-                sink.emit(Note(text))
-            outcomes = _push(hosts, directory.key, Access(record.spec, services, sink), target, bundle, sink)
+        bundle = scan_files(sources, services.store.hashes, state=services.store.root)
+        sink.emit(fleet_opened(record, directory, services.clock()))
+        for text in bundle.notes:
+            sink.emit(Note(text))
+        outcomes = _push(hosts, directory.key, Access(record.spec, services, sink), target, bundle, sink)
     except KeyboardInterrupt:
         raise CancelledError(
             "interrupted; files that were not complete are not on the hosts", next_steps=[Again({})]

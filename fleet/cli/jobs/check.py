@@ -75,8 +75,6 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
     with contextlib.ExitStack() as stack:
         python_path = request.env.get("PYTHONPATH", "")
         program = collect(located, services, python_path) if located else None
-        if program:
-            stack.enter_context(program.bundle)
         sink.emit(fleet_opened(record, directory, services.clock()))
         for text in program.bundle.notes if program else ():
             sink.emit(Note(text))

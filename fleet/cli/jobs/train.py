@@ -159,7 +159,6 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     origin = _find_origin(request, record, directory, services, sink)
     program = collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(program.bundle)
         lock = stack.enter_context(contextlib.ExitStack())
         lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
         fleet = _unchanged(ExistingFleet(record, directory, services, "train"))

@@ -18,17 +18,10 @@ def join_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks of `BLOCK_BYTES`; the last one may be shorter."""
     block = bytearray()
     for piece in pieces:
-        view = memoryview(piece)
-        while view:
-            part = view[: BLOCK_BYTES - len(block)]
-            if len(part) == BLOCK_BYTES and len(part) == len(piece):
-                yield piece
-            else:
-                block += part
-            view = view[len(part) :]
-            if len(block) == BLOCK_BYTES:
-                yield bytes(block)
-                block = bytearray()
+        block += piece
+        while len(block) >= BLOCK_BYTES:
+            yield bytes(block[:BLOCK_BYTES])
+            del block[:BLOCK_BYTES]
     if block:
         yield bytes(block)
 

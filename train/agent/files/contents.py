@@ -99,30 +99,18 @@ def missing(store: str, entries: Sequence[Entry]) -> NeedContents:
     return NeedContents(list(sizes), sum(sizes.values()))
 
 
-def _never() -> bool:
-    return False
-
-
-def hash_file(path: str, is_over: Callable[[], bool] = _never) -> Tuple[str, int]:
+def hash_file(path: str) -> Tuple[str, int]:
     """Return the SHA-256 of a file's content in hexadecimal, and its size in bytes.
-
-    Args:
-        path: The file.
-        is_over: Called for each piece; if it returns True, the result is not needed any more.
 
     Raises:
         OSError: the file cannot be read.
-        InterruptedError: `is_over` returned True.
     """
     digest = hashlib.sha256()
     size = 0
-    block = memoryview(bytearray(_AT_ONCE))
     with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(block):
-            if is_over():
-                raise InterruptedError
-            digest.update(block[:count])
-            size += count
+        while block := file.read(_AT_ONCE):
+            digest.update(block)
+            size += len(block)
     return digest.hexdigest(), size
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.cli.fleets.push import find_sources, parse_target
 from fleet.errors import UsageError
-from fleet.remote.upload.bundle import Bundle, DataSource, scan_files
+from fleet.remote.upload import Bundle, DataSource, scan_files
 from train.agent.files.contents import check_entries
 from train.agent.protocol.records import EntryKind
 

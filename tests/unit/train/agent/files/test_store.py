@@ -14,7 +14,6 @@ from train.agent.files.contents import (
     Receiver,
     bytes_needed,
     check_entries,
-    hash_file,
     materialise,
     missing,
     object_path,
@@ -223,12 +222,3 @@ def test_a_directory_that_another_process_removes_too_is_removed(
     monkeypatch.setattr(os, "scandir", remove_first)
     remove_tree(str(directory))
     assert not directory.exists()
-
-
-def test_a_hash_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(3 << 20))
-    answers = [True, False, False]
-    with pytest.raises(InterruptedError):
-        hash_file(str(path), answers.pop)
-    assert answers == []

@@ -1,33 +1,34 @@
-"""Collect the files to upload for a job: the script's directory without ignored files, and data."""
+"""Collect and send the files to upload for a job: the script's directory without ignored files, and data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import secrets
 import stat
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from fleet.errors import UsageError
-from fleet.remote.upload.hashes import HashCache
-from fleet.remote.upload.ignore import ENVIRONMENTS, IgnoreRules, rules_above
-from fleet.remote.upload.relay import RelayTree
-from fleet.remote.upload.stream import Content, Stream
+from fleet.remote.hashes import HashCache
+from fleet.remote.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.reports.written import is_report
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
+from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
 from train.agent.files.disk import readable_size
-from train.agent.protocol.records import Entry, EntryKind, SharedList
+from train.agent.protocol.records import Entry, EntryKind, Relay, SharedList
 
 MAX_FILES = 20_000
 MAX_BYTES = 2 * 1024**3
 
 LARGE_BYTES = 100 * 1024**2  # size in bytes above which an upload is announced
-_READ_AHEAD_BYTES = 1 << 20  # a smaller file is hashed faster than a thread takes it over
+_CHILDREN = 2  # hosts to which a host passes contents on
+_LAST_PORT = 65_535
 _SHOWN = 3  # paths in a note
 _KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
@@ -47,6 +48,35 @@ class DataSource:
     destination: str
 
 
+class RelayTree:
+    """Trees of hosts that lack the same contents: the first receives them from here, each other one from its parent.
+
+    So large contents leave this computer once. A host is added when it reports what it lacks, so that no host waits
+    for another one to report.
+    """
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(32)
+        self._hosts: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+        self._lock = threading.Lock()
+
+    def join(self, objects: Sequence[str], address: str, port: int) -> Relay | None:
+        """Add a host; return the request that makes it a part of the tree, or None if it cannot be one.
+
+        Args:
+            objects: Hashes of the contents that it lacks.
+            address: Address at which the other hosts reach it.
+            port: Port on which it passes contents on; 0: it does not.
+        """
+        if not address or not 0 < port <= _LAST_PORT:
+            return None
+        with self._lock:
+            hosts = self._hosts.setdefault(tuple(objects), [])
+            hosts.append((address, port))
+            number = len(hosts) - 1
+            return Relay(self._secret, *(hosts[(number - 1) // _CHILDREN] if number else ()))
+
+
 @dataclass(frozen=True)
 class Bundle:
     """The files to upload for a job.
@@ -64,39 +94,52 @@ class Bundle:
     digest: str
     notes: tuple[str, ...] = ()
     relays: RelayTree = field(default_factory=RelayTree, repr=False, compare=False)
-    _streams: dict[tuple[int, tuple[str, ...]], Stream] = field(default_factory=dict, repr=False, compare=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def __enter__(self) -> Bundle:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Delete the compressed copies."""
-        with self._lock:
-            while self._streams:
-                self._streams.popitem()[1].close()
-
-    def compress(self, hashes: Sequence[str], offset: int = 0, *, is_local: bool = False) -> Stream:
-        """Return the contents with these hashes, in that order, in blocks, shared by equal requests.
+    def read_blocks(
+        self, hashes: Sequence[str], offset: int = 0, *, is_local: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the contents with these hashes, in that order, in blocks.
 
         Args:
             hashes: Hashes of the contents.
             offset: Number of bytes that are left out at the beginning.
-            is_local: Whether the hosts are on this computer.
+            is_local: Whether the host is on this computer: no network is slower than the compression.
+
+        Yields:
+            A block as it is sent, and its size before compression; 0: it is not compressed.
 
         Raises:
-            KeyError: a hash is not in this bundle.
+            UsageError: a file has changed since it was scanned.
         """
         sizes = {entry.sha256: entry.size for entry in self.entries}
-        contents = [Content(self.sources[sha], sha, sizes[sha]) for sha in hashes]
-        with self._lock:
-            key = (offset, tuple(hashes))
-            if key not in self._streams:
-                self._streams[key] = Stream(contents, offset, is_local=is_local)
-            return self._streams[key]
+        pieces = (piece for digest in hashes for piece in _read(self.sources[digest], digest, sizes[digest]))
+        for block in join_blocks(_skip(pieces, offset)):
+            yield (block, 0) if is_local else pack_block(block)
+
+
+def _skip(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece[count:]
+        count = max(0, count - len(piece))
+
+
+def _read(path: Path, sha256: str, size: int) -> Iterator[bytes]:
+    """Yield the content of a file as it was scanned. Bytes that were appended later, as to a log, are left out."""
+    digest, left = hashlib.sha256(), size
+    try:
+        with path.open("rb", buffering=0) as file:
+            while left and (piece := file.read(min(BLOCK_BYTES, left))):
+                left -= len(piece)
+                digest.update(piece)
+                yield piece
+    except OSError as error:
+        raise _changed(path) from error
+    if digest.hexdigest() != sha256:
+        raise _changed(path)
+
+
+def _changed(path: Path) -> UsageError:
+    return UsageError(f"{printable(os.path.relpath(path))} changed while it was being sent", next_steps=[Again({})])
 
 
 def parse_data(text: str) -> DataSource:
@@ -225,7 +268,6 @@ class _Entry(NamedTuple):
     source: Path
     mode: int = 0o644
     target: str = ""
-    size: int = 0  # bytes; 0: unknown
 
 
 class _Tree:
@@ -310,7 +352,7 @@ class _Tree:
             self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
             return False
         mode = stat.S_IMODE(status.st_mode) & 0o777
-        self.entries_by_path[path] = _Entry(kind, Path(child.path), mode, size=status.st_size)
+        self.entries_by_path[path] = _Entry(kind, Path(child.path), mode)
         if kind is EntryKind.FILE:
             self._count(path, status.st_size)
         return True
@@ -464,14 +506,6 @@ def printable(path: str) -> str:
 
 
 def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
-    large = [str(item.source) for item in tree.entries_by_path.values() if item.size >= _READ_AHEAD_BYTES]
-    with hashes.reading_ahead(large):
-        bundle = _hashed(tree, hashes)
-    hashes.save()
-    return bundle
-
-
-def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
     paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
@@ -489,6 +523,7 @@ def _hashed(tree: _Tree, hashes: HashCache) -> Bundle:
             raise _unreadable(item.source, error) from error
         entries.append(Entry(path, item.kind, item.mode, size, sha))
         sources.setdefault(sha, item.source)
+    hashes.save()
     return Bundle(SharedList(entries), sources, _digest(entries), _notes(tree))
 
 

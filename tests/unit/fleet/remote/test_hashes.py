@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.remote.upload import hashes
-from fleet.remote.upload.hashes import HashCache
+from fleet.remote import hashes
+from fleet.remote.hashes import HashCache
 
 FILE = "/data/file"
 
@@ -83,12 +83,16 @@ def test_a_changed_file_is_never_taken_for_unchanged(
                 assert hashed[:2] == disk.hash_file(FILE)
 
 
-def test_an_old_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"x": 3}', b"\xff\xfe"])
+def test_an_old_file_is_read_once_and_a_broken_cache_is_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    file, path = tmp_path / "file", tmp_path / "hashes.json"
     file.write_bytes(b"content")
+    path.write_bytes(content)
     monkeypatch.setattr(hashes, "SETTLED_NS", -1)
-    cache = HashCache(tmp_path / "hashes.json")
+    cache = HashCache(path)
     first = cache.hash(str(file))
     cache.save()
     monkeypatch.setattr(hashes, "hash_file", lambda _path: pytest.fail("it was read again"))
-    assert HashCache(tmp_path / "hashes.json").hash(str(file)) == first
+    assert HashCache(path).hash(str(file)) == first

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +14,6 @@ from train.agent.files.contents import hash_file
 from train.agent.files.disk import write_atomic
 
 _KEPT = 50_000
-_THREADS = 4  # which hash at the same time: hashlib does not hold the interpreter's lock
 _FIELDS = 6  # of a cached hash: those of a stamp, and the hash
 SETTLED_NS = 1_000_000_000  # a file changed more recently may change again without a new time stamp
 
@@ -64,7 +60,6 @@ class HashCache:
         self._path = path
         self._old = _load(path)
         self._used: dict[str, list[Any]] = {}
-        self._ahead: dict[str, Future[HashedFile]] = {}
 
     def hash(self, path: str) -> HashedFile:
         """Return the hash of a file, which is only read if it has changed.
@@ -72,30 +67,13 @@ class HashCache:
         Raises:
             OSError: the file cannot be read.
         """
-        future = self._ahead.pop(path, None)
-        return future.result() if future is not None else self._hash(path)
-
-    @contextlib.contextmanager
-    def reading_ahead(self, paths: Sequence[str]) -> Iterator[None]:
-        """Context manager: read these files in threads, before `hash` is called for them."""
-        with contextlib.ExitStack() as stack:
-            if len(paths) > 1:
-                pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "hash")
-                stack.callback(pool.shutdown, cancel_futures=True)
-                is_over = threading.Event()
-                # Called first: after an error or Ctrl-C, the threads do not read the rest of large files.
-                stack.callback(is_over.set)
-                self._ahead = {path: pool.submit(self._hash, path, is_over.is_set) for path in paths}
-            yield
-
-    def _hash(self, path: str, *is_over: Callable[[], bool]) -> HashedFile:
         began_ns = time.time_ns()
         stamp = Stamp.of(Path(path).stat())
         cached = self._old.get(path)
         if cached is not None and cached[:-1] == [*stamp]:
             self._used[path] = cached
             return HashedFile(str(cached[-1]), stamp.size)
-        digest, size = hash_file(path, *is_over)
+        digest, size = hash_file(path)
         if size == stamp.size and stamp.is_settled(began_ns):
             self._used[path] = [*stamp, digest]
         return HashedFile(digest, size)

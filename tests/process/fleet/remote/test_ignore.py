@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.remote.upload.bundle import scan
-from fleet.remote.upload.ignore import IgnoreRules, rules_above
+from fleet.remote.ignore import IgnoreRules, rules_above
+from fleet.remote.upload import scan
 from train.agent.protocol.records import EntryKind
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")

@@ -1,1 +1,0 @@
-"""Collect, hash, and send the files of a job to its hosts."""

@@ -1,0 +1,337 @@
+"""What of a directory is uploaded, and what a host receives of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import NotReadyError, UsageError
+from fleet.remote import upload
+from fleet.remote.upload import Bundle, DataSource, parse_data, scan
+from fleet.results.target import Target
+from tests.unit.fleet.remote.test_join import client
+from train.agent.files.blocks import BLOCK_BYTES, unpack_block
+from train.agent.files.contents import check_entries
+from train.agent.protocol.records import Chunk, Entry, EntryKind, NeedContents, Prepare
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory
+
+
+def put(path: Path, content: bytes = b"x", mode: int = 0o644) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def scanned(root: Path, *data: DataSource, script: Path | None = None, state: Path | None = None) -> Bundle:
+    bundle = scan(root, script, data, root.parent / "hashes.json", state=state)
+    check_entries(bundle.entries)  # what the agent would refuse must not be sent
+    return bundle
+
+
+def by_path(bundle: Bundle) -> dict[str, Entry]:
+    return {entry.path: entry for entry in bundle.entries}
+
+
+def test_files_have_hash_size_and_mode_and_equal_contents_are_uploaded_once(root: Path) -> None:
+    put(root / "task.py", b"print()", 0o755)
+    put(root / "package" / "__init__.py", b"")
+    put(root / "package" / "copy.py", b"print()")
+    (root / "out").mkdir()
+    bundle = scanned(root)
+    digest = hashlib.sha256(b"print()").hexdigest()
+    assert bundle.entries == [
+        Entry("out", EntryKind.DIRECTORY, 0o755),
+        Entry("package/__init__.py", EntryKind.FILE, 0o644, 0, hashlib.sha256().hexdigest()),
+        Entry("package/copy.py", EntryKind.FILE, 0o644, 7, digest),
+        Entry("task.py", EntryKind.FILE, 0o755, 7, digest),
+    ]
+    assert len(bundle.sources) == 2
+
+
+def test_the_digest_changes_with_content_mode_and_name(root: Path) -> None:
+    file = put(root / "a", b"one")
+    digests = {scanned(root).digest}
+    assert scanned(root).digest in digests
+    file.write_bytes(b"two")
+    digests.add(scanned(root).digest)
+    file.chmod(0o600)
+    digests.add(scanned(root).digest)
+    file.rename(root / "b")
+    digests.add(scanned(root).digest)
+    assert len(digests) == 4
+
+
+def test_the_script_is_uploaded_even_if_it_is_ignored_or_a_link(root: Path) -> None:
+    put(root / ".gitignore", b"*.py\nbuild/\n")
+    put(root / "other.py")
+    script = put(root / "build" / "task.py")
+    assert set(by_path(scanned(root, script=script))) == {".gitignore", "build/task.py"}
+    real = put(root.parent / "elsewhere" / "real.py", b"real")
+    script.unlink()
+    script.symlink_to(real)
+    entry = by_path(scanned(root, script=script))["build/task.py"]
+    assert (entry.kind, entry.size) == (EntryKind.FILE, 4)
+    with pytest.raises(UsageError, match="not within the working directory"):
+        scanned(root, script=real)
+
+
+def test_links_within_the_directory_stay_links(root: Path) -> None:
+    put(root / "runs" / "3" / "model")
+    (root / "runs" / "latest").symlink_to("3")
+    (root / "absolute").symlink_to(root / "runs" / "3" / "model")
+    (root / "chain").symlink_to("absolute")
+    (root / "runs" / "top").symlink_to("..")
+    entries = by_path(scanned(root))
+    targets = {path: entry.target for path, entry in entries.items() if entry.kind is EntryKind.LINK}
+    assert targets == {
+        "runs/latest": "3", "absolute": "runs/3/model", "chain": "runs/3/model", "runs/top": "..",
+    }  # fmt: skip
+
+
+def test_links_to_other_files_become_files(root: Path) -> None:
+    outside = put(root.parent / "shared.txt", b"shared")
+    put(root / ".gitignore", b"/cache/")
+    put(root / "cache" / "x", b"cached")
+    (root / "note").symlink_to(outside)
+    (root / "x").symlink_to("cache/x")
+    bundle = scanned(root)
+    assert {entry.path: (entry.kind, entry.size) for entry in bundle.entries if entry.path in ("note", "x")} == {
+        "note": (EntryKind.FILE, 6),
+        "x": (EntryKind.FILE, 6),
+    }
+    assert bundle.notes == (f"uploaded as files: note (a link to {outside.resolve()})",)
+    (root / "loop").symlink_to("../../" + root.parent.name)
+    with pytest.raises(UsageError, match="loop is a link"):
+        scanned(root)
+    put(root / ".fleetignore", b"loop")
+    scanned(root)
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [("missing", "a broken link"), ("link", "a broken link"), ("/dev/zero", "a link to a device"), ("pipe", "FIFO")],
+)
+def test_a_link_without_content_is_left_out_with_a_note(root: Path, target: str, why: str) -> None:
+    os.mkfifo(root / "pipe")
+    put(root / ".fleetignore", b"pipe\n")
+    (root / "link").symlink_to(target)
+    bundle = scanned(root)
+    assert set(by_path(bundle)) == {".fleetignore"}
+    (note,) = bundle.notes
+    assert note.startswith("not uploaded: link (")
+    assert why in note
+    put(root / ".fleetignore", b"pipe\nlink\n")
+    assert scanned(root).notes == ()
+
+
+def test_a_note_names_the_first_paths_and_counts_the_others(root: Path) -> None:
+    os.mkfifo(root / "0")
+    os.mknod(root / "1", stat.S_IFSOCK | 0o600)
+    for number in range(2, 5):
+        (root / f"{number}").symlink_to("nowhere")
+    assert scanned(root).notes == ("not uploaded: 0 (a FIFO), 1 (a socket), 2 (a broken link) and 2 more",)
+
+
+@pytest.mark.parametrize(
+    "name", [".#task.py", "#task.py#", "task.py~", ".task.py.swp", ".task.py.swo", ".nfs00000000a1b2c3d400000001"]
+)
+def test_temporary_files_of_editors_are_left_out(root: Path, name: str) -> None:
+    put(root / "task.py")
+    put(root / name)
+    assert set(by_path(scanned(root))) == {"task.py"}
+
+
+def test_files_that_vanish_are_left_out_and_unreadable_ones_are_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root / "lock")
+    for error in (FileNotFoundError, PermissionError):
+
+        def refuse(path: str, raised: type[OSError] = error) -> tuple[str, int]:
+            raise raised(1, "why", path)
+
+        monkeypatch.setattr("fleet.remote.hashes.hash_file", refuse)
+        if error is FileNotFoundError:
+            assert scanned(root).notes == ("not uploaded: lock (it vanished)",)
+        else:
+            with pytest.raises(UsageError, match="lock cannot be read"):
+                scanned(root)
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_virtual_environments_of_any_name_are_left_out(root: Path, mark: str) -> None:
+    put(root / "task.py")
+    put(root / "my-env" / mark)
+    put(root / "my-env" / "lib" / "big.so")
+    put(root / "tools" / "env" / mark)
+    assert set(by_path(scanned(root))) == {"task.py"}
+    entries = by_path(scanned(root, DataSource(root / "my-env", "my-env")))  # on request all of it
+    assert entries["my-env/lib/big.so"].kind is EntryKind.DATA
+    assert "lib/big.so" in by_path(scanned(root / "my-env"))
+
+
+def test_a_large_upload_is_announced_with_its_largest_directories(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "LARGE_BYTES", 100)
+    put(root / "task.py", b"x" * 20)
+    for name, size in (("a", 10), ("b", 30), ("c", 20), ("d", 25)):
+        put(root / name / "file", bytes([ord(name)]) * size)
+    (note,) = scanned(root).notes
+    assert "most of them in b 30 bytes, d 25 bytes, c 20 bytes;" in note
+    assert ".fleetignore" in note
+
+
+def test_a_name_that_is_not_utf8_is_kept(root: Path) -> None:
+    put(Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9\n.txt")))
+    (entry,) = scanned(root).entries
+    assert os.fsencode(entry.path) == b"caf\xe9\n.txt"
+
+
+@pytest.mark.parametrize("is_home", [True, False])
+def test_home_and_root_are_refused(root: Path, is_home: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(root))
+    with pytest.raises(UsageError, match="refusing to upload all of"):
+        scanned(root if is_home else Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message", "cause"),
+    [
+        ("MAX_FILES", 5, "more than 5 files", "5 of the first 6 are in its directory big"),
+        ("MAX_BYTES", 9, "GiB", "10 of 15 bytes are in its directory big"),
+    ],
+)
+def test_too_many_files_or_bytes_name_the_directory_that_holds_most(
+    root: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, message: str, cause: str
+) -> None:
+    monkeypatch.setattr(upload, limit, value)
+    for number in range(5):
+        put(root / "big" / f"{number}", b"xx")
+    put(root / "task.py", b"x" * 5)
+    with pytest.raises(UsageError, match=message) as raised:
+        scanned(root)
+    assert cause in raised.value.cause
+    bundle = scanned(root, DataSource(root / "big", "big"))  # data has no limit
+    assert by_path(bundle)["big/1"].kind is EntryKind.DATA
+
+
+def test_data_is_uploaded_whole_and_replaces_a_link_of_its_name(root: Path, tmp_path: Path) -> None:
+    put(root / "task.py")
+    put(root / ".gitignore", b"*.npz\ndata\n")
+    put(tmp_path / "big" / "digits.npz", b"1")
+    put(tmp_path / "big" / ".gitignore", b"*")
+    put(tmp_path / "big" / "__pycache__" / "x.pyc")
+    (tmp_path / "big" / "empty").mkdir()
+    (tmp_path / "big" / "again").symlink_to("digits.npz")
+    (root / "data").symlink_to(tmp_path / "big")
+    entries = by_path(scanned(root, parse_data(f"{root}/data:data")))
+    assert {path: entry.kind for path, entry in entries.items()} == {
+        ".gitignore": EntryKind.FILE, "task.py": EntryKind.FILE, "data/digits.npz": EntryKind.DATA,
+        "data/.gitignore": EntryKind.DATA, "data/__pycache__/x.pyc": EntryKind.DATA,
+        "data/empty": EntryKind.DIRECTORY, "data/again": EntryKind.LINK,
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=r"under the file task\.py"):
+        scanned(root, DataSource(root / "task.py", "task.py/x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "destination"),
+    [
+        ("{}/d", "d"), ("{}/d:x/y", "x/y"), ("{}/d:x/", "x/d"), ("{}/d:./x", "x"), ("{}/d/", "d"), ("{}/d:.", ""),
+        ("{}/f.npz", "f.npz"), ("{}/f.npz:.", "f.npz"), ("{}/f.npz:in/g.npz", "in/g.npz"), ("{}/a:b", "a:b"),
+    ],
+)  # fmt: skip
+def test_destinations_of_data(tmp_path: Path, text: str, destination: str) -> None:
+    (tmp_path / "d").mkdir()
+    put(tmp_path / "f.npz")
+    put(tmp_path / "a:b")
+    parsed = parse_data(text.format(tmp_path))
+    assert parsed.destination == destination
+    assert parsed.source.exists()
+
+
+@pytest.mark.parametrize("text", ["{}/none", "{}/d:/abs", "{}/d:../x", "{}/d:x/../../y", "gs://bucket/x", "", ":x"])
+def test_invalid_data_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(UsageError, match="--data"):
+        parse_data(text.format(tmp_path))
+
+
+def test_the_keys_of_fleets_are_never_uploaded(root: Path) -> None:
+    put(root / "task.py")
+    put(root / "state" / "fleets" / "default" / "id_ed25519", b"secret")
+    everything = scanned(root, DataSource(root, "all"), state=root / "state")
+    files = [entry.path for entry in everything.entries if entry.kind is not EntryKind.DIRECTORY]
+    assert sorted(files) == ["all/task.py", "task.py"]
+
+
+def test_results_that_fleet_pull_copied_are_not_uploaded(root: Path) -> None:
+    put(root / "results" / "mine")
+    with Target(root / "results" / "j", "j") as target:
+        target.finish({})
+    bundle = scanned(root)
+    assert [entry.path for entry in bundle.entries] == ["results/mine"]
+    assert bundle.notes == ("not uploaded: results/j/ (results that fleet pull copied; --data uploads them)",)
+    shutil.rmtree(root / "results")
+    assert scanned(root).notes == ()
+
+
+# --- blocks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_host_receives_the_requested_contents_in_their_order(root: Path, is_local: bool) -> None:
+    contents = {"a": os.urandom(700_000), "b": b"text" * 200_000, "c": b"text of c\n" * 70_000}
+    for name, content in contents.items():
+        put(root / name, content)
+    bundle = scanned(root)
+    entries = by_path(bundle)
+    wanted = [entries["c"].sha256, entries["a"].sha256]
+    blocks = list(bundle.read_blocks(wanted, 100, is_local=is_local))
+    assert max(len(data) for data, _ in blocks) <= BLOCK_BYTES
+    assert b"".join(unpack_block(*block) for block in blocks) == (contents["c"] + contents["a"])[100:]
+    assert any(size for _, size in blocks) != is_local
+
+
+@pytest.mark.parametrize("content", [b"longer than before", b"short", b"equal!", None])
+def test_a_file_that_changes_after_the_scan_is_named(root: Path, content: bytes | None) -> None:
+    file = put(root / "task.py", b"before")
+    bundle = scanned(root)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"task\.py changed while it was being sent"):
+        list(bundle.read_blocks([bundle.entries[0].sha256]))
+
+
+def test_a_log_that_grows_after_the_scan_is_sent_as_it_was_scanned(root: Path) -> None:
+    file = put(root / "run.log", b"first line\n")
+    bundle = scanned(root)
+    with file.open("ab") as log:
+        log.write(b"second line\n")
+    (block,) = bundle.read_blocks([bundle.entries[0].sha256])
+    assert unpack_block(*block) == b"first line\n"
+
+
+@pytest.mark.parametrize("objects", [["b" * 64], ["a" * 64, "a" * 64]])
+def test_unknown_and_repeated_contents_are_not_sent(tmp_path: Path, objects: list[str]) -> None:
+    agent, sent = client("worker-0", NeedContents(objects, 10))
+    entries = [Entry("a", EntryKind.FILE, 0o644, 5, "a" * 64)]
+    bundle = Bundle(entries, {"a" * 64: tmp_path / "a"}, "")
+    with pytest.raises(NotReadyError, match="unexpected"):
+        agent.prepare(Prepare("job", "tiny", "worker-0", entries, "127.0.0.1", "python"), bundle)
+    assert not any(isinstance(record, Chunk) for record in sent)
