@@ -202,7 +202,7 @@ def confirm_host_keys(
     unknown = provider.unknown_hosts(spec)
     if not unknown:
         return
-    from fleet.remote.ssh.host_key import fetch_host_key
+    from fleet.remote.ssh.connection import fetch_host_key
 
     outcomes = fan_out([unknown_host.host for unknown_host in unknown], fetch_host_key)
     shown = list(zip(unknown, raise_failures(outcomes, "read the host keys"), strict=True))

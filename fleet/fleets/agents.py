@@ -181,7 +181,7 @@ def opened(
         whole_window: Let each host send as much as a single one before it is read: few of them send much, which is
             written to disk. Without it, the hosts share the memory for what they send.
     """
-    from fleet.remote.ssh.guard import share_window
+    from fleet.remote.ssh.connection import share_window
     from fleet.remote.ssh.transport import open_agent
 
     clients: list[AgentClient] = []

@@ -101,7 +101,10 @@ class Sent:
 
 def client(pieces: Iterator[bytes], number: int = 1) -> AgentClient:
     """Return a client of a host that sends these bytes."""
-    connection = SimpleNamespace(host=host(number), sever=lambda: None, close=lambda: None, has_read=lambda _: None)
+    guard = SimpleNamespace(is_stalled=False)
+    connection = SimpleNamespace(
+        host=host(number), guard=guard, sever=lambda: None, close=lambda: None, has_read=lambda _: None
+    )
     transport = SSHTransport(cast("Any", connection), cast("Any", Sent(pieces)), "python3")
     return AgentClient(transport, connection.host, _first(records.Hello))
 

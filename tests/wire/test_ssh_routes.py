@@ -11,8 +11,7 @@ import pytest
 
 from fleet.errors import UnreachableError, WrongHostError
 from fleet.remote.ssh.authentication import public_blob
-from fleet.remote.ssh.connection import connect
-from fleet.remote.ssh.host_key import fetch_host_key
+from fleet.remote.ssh.connection import connect, fetch_host_key
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec, Host
 from provision.provider import ErrorKind, ProviderError

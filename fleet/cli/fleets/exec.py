@@ -195,8 +195,7 @@ class _Execution:
             raise
 
     def _connect(self, host: Host) -> HostConnection:
-        from fleet.remote.ssh.connection import connect
-        from fleet.remote.ssh.guard import share_window
+        from fleet.remote.ssh.connection import connect, share_window
 
         connection = connect(host, self._key, window=share_window(self._hosts))
         self._connections.append(connection)

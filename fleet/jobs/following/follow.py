@@ -134,7 +134,7 @@ def open_follower(followed: Followed, interval_s: float) -> Follower:
         followed: The job.
         interval_s: Output that follows other output sooner than this, in seconds, is sent together with later output.
     """
-    from fleet.remote.ssh.guard import share_window
+    from fleet.remote.ssh.connection import share_window
     from fleet.remote.ssh.transport import open_agent
 
     selection = followed.selection

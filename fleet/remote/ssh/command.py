@@ -9,10 +9,9 @@ from collections.abc import Callable
 import paramiko
 
 from fleet.errors import UnreachableError
-from fleet.remote.fanout import no_answer, where
+from fleet.remote.fanout import where
 from fleet.remote.ssh.connection import HostConnection
 from fleet.remote.ssh.errors import translate
-from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 
 ANSWER_S = 20.0
@@ -36,15 +35,7 @@ def run_remote(connection: HostConnection, command: str, on_output: OnOutput) ->
     Raises:
         UnreachableError: the connection broke, or the host does not start the command.
     """
-    session = connection.open_session(ANSWER_S)
-    doing = "starting the command"
-    with Watchdog(connection.sever, ANSWER_S) as watchdog:
-        try:
-            session.exec_command(command)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            if watchdog.fired:
-                raise no_answer(connection.host, ANSWER_S, doing) from error
-            raise _broken(connection, session, error, doing) from error
+    session = connection.execute(command, ANSWER_S, "starting the command")
     _read_all(connection, session, on_output)
     session.status_event.wait(_EXIT_S)
     if session.exit_status < 0:

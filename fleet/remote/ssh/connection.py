@@ -1,53 +1,262 @@
-"""Open an SSH connection to a host, with the keys and the host key that its provider named and no other settings."""
+"""Open an SSH connection to a host, with the keys and the host key that its provider named and no other settings.
+
+Paramiko bounds neither packets nor buffers, and waits for some answers without a deadline: `GuardedSocket` and
+`limited` do.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import contextlib
+import errno
 import functools
 import logging
+import os
 import shlex
 import socket
+import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any
 
 import paramiko
 from fabric import Config, Connection
 from paramiko.ssh_exception import NoValidConnectionsError
 
-from fleet.errors import NotFoundError, UnreachableError, translate_errors
+from fleet.errors import FleetError, NotFoundError, UnreachableError, translate_errors
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.authentication import FleetKey, UserKeys
 from fleet.remote.ssh.errors import is_refused, translate, translated
-from fleet.remote.ssh.guard import WINDOW, GuardedSocket
-from fleet.remote.ssh.proxy import Proxy
-from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Shell, Step
 from provision.model import Host
 from provision.ssh_config.programs import programs_of_ssh, require_agreed
 
-T = TypeVar("T")
-
 KEEPALIVE_S = 5
 DEAD_AFTER_MS = 20_000
+_SEND_DEADLINE_S = 20.0
 # Only exchanges without numbers of any length: the server's numbers arrive before its key is verified, and paramiko
 # neither bounds their length nor rejects negative ones, which costs minutes or never ends. Each OpenSSH since 5.7
 # offers one of these.
 KEY_EXCHANGES = ("curve25519-sha256@libssh.org", "ecdh-sha2-nistp256", "ecdh-sha2-nistp384", "ecdh-sha2-nistp521")
+# Types of host keys that are asked for first, in the order of preference of a connection.
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
 _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # host key algorithms by type of key
 # AES-GCM is three times as fast as AES-CTR with its HMAC. Other ciphers of paramiko have lower priority, without CBC
 # modes and 3DES.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _PACKET = 128 * 1024  # largest packet that hosts may send: four times the usual size, because each one takes time
 _CLOSE_S = 2.0
+_END_S = 2.0  # for a proxy program
+_STDERR_MAX = 2000
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # before the next connection to a host that closed the last one at once
 _MARGIN_S = 5.0  # by which paramiko's deadlines exceed that of the watchdog, whose error names the deadline
 
+WINDOW = 16 * 1024 * 1024
+"""Largest receive window in bytes: 16 MiB fill 1 Gb/s at a round-trip time of 100 ms."""
+
+_WINDOWS = 8 * 1024 * 1024  # of all hosts that a command reads at the same time
+_LEAST_WINDOW = 64 * 1024
+_LOGIN_MAX = 256 * 1024  # bytes before the login succeeds; with OpenSSH they are about 5 KiB and the banner
+_REFUSAL_MAX = 64  # bytes; a server that accepts the connection sends more before it can close it
+_PACKETS_MAX = 512 * 1024  # bytes in a period of which none reaches a session: four packets, or 300 key exchanges
+_PERIOD_S = 60.0  # OpenSSH exchanges keys once an hour, or after some data
+
 # Without a handler, Python prints paramiko's own reports of broken connections on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+def share_window(hosts: int) -> int:
+    """Return the receive window of each of several hosts, so that what waits for a slow reader stays bounded."""
+    return WINDOW if hosts <= 1 else max(_LEAST_WINDOW, _WINDOWS // hosts)
+
+
+@contextlib.contextmanager
+def limited(
+    host: Host, sever: Callable[[], None], deadline_s: float, doing: str, *, is_opening: bool = False
+) -> Iterator[threading.Event]:
+    """Context manager: sever a connection at a deadline, and translate the errors of the SSH libraries.
+
+    Args:
+        host: The host of the connection.
+        sever: Ends the connection; called from another thread.
+        deadline_s: Longest time, in seconds.
+        doing: The action, which follows ``while`` in an error.
+        is_opening: The errors other than that of the deadline do not name the action.
+
+    Yields:
+        An event that is set at the deadline.
+    """
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        sever()
+
+    timer = threading.Timer(deadline_s, end)
+    timer.daemon = True
+    timer.start()
+    with translated(host, "" if is_opening else doing):
+        try:
+            yield is_over
+        except FleetError:
+            raise
+        except Exception as error:
+            if is_over.is_set() or isinstance(error, TimeoutError):
+                raise no_answer(host, deadline_s, doing) from error
+            if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
+                raise
+            # Paramiko's thread passes on what its parsers and the cryptography raise, of any type.
+            raise paramiko.SSHException(f"the server sent invalid data: {type(error).__name__}: {error}") from error
+        finally:
+            timer.cancel()
+
+
+class GuardedSocket(socket.socket):
+    """A connected socket that fails if the server sends more than it may, or takes no data for `send_deadline_s`.
+
+    Args:
+        connected: The socket to take over.
+        window: Bytes that a session may receive before they are read.
+    """
+
+    def __init__(self, connected: socket.socket, window: int) -> None:
+        super().__init__(fileno=connected.detach())
+        self._limit = 2 * window  # an honest server stays below the half
+        self._session: paramiko.Channel | None = None
+        self._is_open = False
+        self._lock = threading.Lock()
+        self._read = 0
+        self._reached = 0  # bytes that had reached the session when the last of them did
+        self._since = 0  # bytes received since then, at most in the last period
+        self._period_ends = 0.0
+        self._blocked_at: float | None = None  # since then, the server takes no data
+        self.send_deadline_s = _SEND_DEADLINE_S
+        self.is_stalled = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the server has sent at most a short line, such as ``Exceeded MaxStartups``."""
+        return not self._is_open and self._since < _REFUSAL_MAX
+
+    def allow_sessions(self) -> None:
+        """The login has succeeded."""
+        self._is_open = True
+        self._since = 0
+
+    def watch(self, session: paramiko.Channel) -> None:
+        """Bound what a session keeps."""
+        self._session = session
+
+    def has_read(self, size: int) -> None:
+        """Count bytes that were read from the session."""
+        with self._lock:
+            self._read += size
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """Receive data.
+
+        Raises:
+            OSError: the server has sent more than it may.
+        """
+        data = super().recv(size, flags)
+        if self._is_open and time.monotonic() > self._period_ends:
+            self._since, self._period_ends = 0, time.monotonic() + _PERIOD_S
+        self._since += len(data)
+        kept = 0
+        if self._session is not None:
+            kept = len(self._session.in_buffer) + len(self._session.in_stderr_buffer)
+            with self._lock:
+                reached = self._read + kept
+            if reached != self._reached:
+                self._reached, self._since = reached, len(data)
+        if kept > self._limit or self._since > (_PACKETS_MAX if self._is_open else _LOGIN_MAX):
+            self.shutdown(socket.SHUT_RDWR)
+            raise OSError(errno.EPROTO, "the host sent more data than it may")  # paramiko reads both arguments
+        return data
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """Send data.
+
+        Raises:
+            TimeoutError: the server does not take them yet; paramiko tries it again.
+            OSError: it has taken none for `send_deadline_s`.
+        """
+        try:
+            sent = super().send(data, flags)
+        except TimeoutError:
+            self._blocked_at = self._blocked_at or time.monotonic()
+            if time.monotonic() < self._blocked_at + self.send_deadline_s:
+                raise
+            self.is_stalled = True
+            self.sever()
+            raise OSError(errno.ETIMEDOUT, "the host takes no data") from None
+        self._blocked_at = None
+        return sent
+
+    def sever(self) -> None:
+        """Shut the connection down, from any thread; blocked calls raise an error."""
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+
+
+class Proxy:
+    """A program whose input and output are the connection; `socket` is this side's end of it.
+
+    The connection is a socket, not two pipes: another thread can shut it down, and it supports timeouts.
+
+    Args:
+        command: The program and its arguments, which are not passed to a shell.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self.socket, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+        except OSError:
+            self.socket.close()
+            self._stderr.close()
+            raise
+        finally:
+            theirs.close()
+
+    def last_output(self) -> str:
+        """Return the last line that the program wrote to stderr; one that begins with ``ERROR:`` if there is one."""
+        if self._stderr.closed:
+            return ""
+        size = os.fstat(self._stderr.fileno()).st_size
+        text = os.pread(self._stderr.fileno(), _STDERR_MAX, max(0, size - _STDERR_MAX)).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")]  # of gcloud, followed by advice
+        return next(reversed(errors or lines), "")
+
+    def close(self) -> None:
+        """End the program; repeated calls do nothing."""
+        with self._lock:
+            self.socket.close()
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.terminate()
+                try:
+                    self._process.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+            self._stderr.close()
 
 
 class HostConnection:
@@ -57,14 +266,16 @@ class HostConnection:
         host: The connected host.
         fabric: The connection of fabric. Its ``run`` and ``put`` are not used: ``run`` keeps all output, as text, and
             ``put`` requires SFTP. Its gateways are not used: ``ssh -W`` honours all options of ssh_config.
+        guard: Its socket.
     """
 
     def __init__(self, host: Host, fabric: Connection, guard: GuardedSocket, proxy: Proxy | None = None) -> None:
         self.host = host
         self.fabric = fabric
-        self._guard = guard
+        self.guard = guard
         self._proxy = proxy
         self.has_read = guard.has_read
+        self.sever = guard.sever
 
     @property
     def transport(self) -> paramiko.Transport:
@@ -87,23 +298,28 @@ class HostConnection:
         Raises:
             UnreachableError: the host did not open one within `deadline_s` seconds.
         """
-        doing = "opening a session"
-        with Watchdog(self.sever, deadline_s) as watchdog, translated(self.host, doing):
-            try:
-                if not self.transport.is_active():
-                    raise self.transport.get_exception() or EOFError
-                session: paramiko.Channel = self.fabric.create_session()
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                if watchdog.fired:
-                    raise no_answer(self.host, deadline_s, doing) from error
-                raise
-        self._guard.watch(session)
+        with limited(self.host, self.sever, deadline_s, "opening a session"):
+            if not self.transport.is_active():
+                raise self.transport.get_exception() or EOFError
+            session: paramiko.Channel = self.fabric.create_session()
+        self.guard.watch(session)
         return session
 
-    def sever(self) -> None:
-        """Shut the socket down, from any thread; blocked calls on the connection raise an error."""
-        with contextlib.suppress(OSError):
-            self._guard.shutdown(socket.SHUT_RDWR)
+    def execute(self, command: str, deadline_s: float, doing: str) -> paramiko.Channel:
+        """Start a command line in a session of its own.
+
+        Args:
+            command: The command line, for the shell of the host.
+            deadline_s: Longest time, in seconds.
+            doing: The action, which follows ``while`` in an error.
+
+        Raises:
+            UnreachableError: the connection broke, or the host does not start the command.
+        """
+        session = self.open_session(deadline_s)
+        with limited(self.host, self.sever, deadline_s, doing):
+            session.exec_command(command)
+        return session
 
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
@@ -112,7 +328,7 @@ class HostConnection:
         self.fabric.client.close()
         if transport is not None and transport.is_alive():
             transport.join(_CLOSE_S)
-        self._guard.close()
+        self.guard.close()
         if self._proxy is not None:
             self._proxy.close()
 
@@ -159,19 +375,14 @@ class _ClosedAtOnceError(UnreachableError):
 
 def _connect(host: Host, pinned: paramiko.PKey, key_path: Path, timeout_s: float, window: int) -> HostConnection:
     with contextlib.ExitStack() as stack:
-        proxy = started_proxy(host) if host.proxy else None
-        if proxy is not None:
-            stack.callback(proxy.close)
+        proxy, guard = _reach(stack, host, timeout_s, window)
         keys = UserKeys(host) if host.is_users else None
         if keys is not None:
             stack.callback(keys.close)
-        with translated(host):
-            guard = GuardedSocket(proxy.socket if proxy else _dial(host, timeout_s), window)
-        stack.callback(guard.close)
         fabric = _make_connection(host, pinned, key_path, timeout_s, guard, keys, window)
         connection = HostConnection(host, fabric, guard, proxy)
         stack.callback(connection.close)
-        _open(connection, guard, timeout_s, proxy, keys)
+        _open(connection, timeout_s, proxy, keys)
         guard.allow_sessions()
         stack.pop_all()
     if keys is not None:
@@ -179,17 +390,17 @@ def _connect(host: Host, pinned: paramiko.PKey, key_path: Path, timeout_s: float
     return connection
 
 
-def open_checked(begin: Callable[[], T]) -> T:
-    """Begin an SSH connection; raise an SSHException for any exception with which a hostile server ends it.
-
-    paramiko's thread passes on what its parsers and the cryptography raise, of any type.
-    """
-    try:
-        return begin()
-    except (paramiko.SSHException, OSError, EOFError):
-        raise
-    except Exception as error:
-        raise paramiko.SSHException(f"the server sent invalid data: {type(error).__name__}: {error}") from error
+def _reach(
+    stack: contextlib.ExitStack, host: Host, timeout_s: float, window: int
+) -> tuple[Proxy | None, GuardedSocket]:
+    """Return the program that carries the connection, if there is one, and the socket; the stack closes both."""
+    proxy = _started_proxy(host) if host.proxy else None
+    if proxy is not None:
+        stack.callback(proxy.close)
+    with translated(host):
+        guard = GuardedSocket(proxy.socket if proxy else _dial(host, timeout_s), window)
+    stack.callback(guard.close)
+    return proxy, guard
 
 
 def _dial(host: Host, timeout_s: float) -> socket.socket:
@@ -210,30 +421,26 @@ def _dial(host: Host, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _open(
-    connection: HostConnection, guard: GuardedSocket, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None
-) -> None:
-    host = connection.host
-    doing = "the SSH connection was being set up"
-    with Watchdog(connection.sever, timeout_s) as watchdog, translated(host):
+def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, keys: UserKeys | None) -> None:
+    host, doing = connection.host, "the SSH connection was being set up"
+    with limited(host, connection.sever, timeout_s, doing, is_opening=True) as is_over:
         try:
-            open_checked(connection.fabric.open)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            # Paramiko's deadline for the server's version may end in the same moment as the watchdog.
-            if watchdog.fired or watchdog.is_over or isinstance(error, TimeoutError):
-                raise no_answer(host, timeout_s, doing) from error
+            connection.fabric.open()
+        except Exception as error:
+            if is_over.is_set() or isinstance(error, TimeoutError):
+                raise
             meant = translate(host, error)
             if keys is not None and is_refused(error):
                 raise keys.refused() from error
             if proxy is not None and proxy.last_output() and not isinstance(error, paramiko.BadHostKeyException):
-                raise proxy_failed(host, proxy.last_output()) from error
-            if proxy is None and meant is not None and guard.is_refused:
+                raise _proxy_failed(host, proxy.last_output()) from error
+            if proxy is None and meant is not None and connection.guard.is_refused:
                 raise _ClosedAtOnceError(meant.message, cause=meant.cause, next_steps=meant.next_steps) from error
             raise
         connection.transport.set_keepalive(KEEPALIVE_S)
 
 
-def started_proxy(host: Host) -> Proxy:
+def _started_proxy(host: Host) -> Proxy:
     """Start the program that carries the connection to `host`.
 
     Raises:
@@ -242,10 +449,10 @@ def started_proxy(host: Host) -> Proxy:
     try:
         return Proxy(host.proxy)
     except OSError as error:
-        raise proxy_failed(host, f"{host.proxy[0]}: {error.strerror}") from error
+        raise _proxy_failed(host, f"{host.proxy[0]}: {error.strerror}") from error
 
 
-def proxy_failed(host: Host, output: str) -> UnreachableError:
+def _proxy_failed(host: Host, output: str) -> UnreachableError:
     """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
     is_ssh = "BatchMode=yes" in host.proxy
@@ -329,3 +536,38 @@ def _transport(sock: GuardedSocket, key_type: str, window: int, **options: Any) 
     kept = [name for name in security.ciphers if not name.endswith("-cbc") and name not in _CIPHERS]
     security.ciphers = (*(name for name in _CIPHERS if name in security.ciphers), *kept)
     return transport
+
+
+def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
+    """Return the key that `host` presents, ``ssh-ed25519 AAAA…``, before sending it any secret.
+
+    Its authenticity is not confirmed. The route is that of later connections.
+
+    Args:
+        host: The host, with its SSH settings.
+        timeout_s: Longest time until the host has presented it, in seconds.
+
+    Raises:
+        UnreachableError: the host does not answer in time, or does not use SSH.
+        UsageError: what runs on this computer for it has changed since the user accepted it.
+    """
+    with translate_errors():
+        require_agreed(host)
+    with contextlib.ExitStack() as stack:
+        proxy, guard = _reach(stack, host, timeout_s, WINDOW)
+        stack.callback(guard.sever)
+        try:
+            with limited(host, guard.sever, timeout_s, "showing its host key"):
+                transport = paramiko.Transport(guard)
+                stack.callback(transport.join, timeout_s)
+                stack.callback(transport.close)
+                security = transport.get_security_options()
+                security.kex = KEY_EXCHANGES
+                security.key_types = (*_KINDS, *(kind for kind in security.key_types if kind not in _KINDS))
+                transport.start_client(timeout=timeout_s + _MARGIN_S)
+                key = transport.get_remote_server_key()
+        except UnreachableError as error:
+            if proxy is not None and proxy.last_output():
+                raise _proxy_failed(host, proxy.last_output()) from error
+            raise
+        return f"{key.get_name()} {key.get_base64()}"

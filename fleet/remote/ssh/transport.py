@@ -14,10 +14,8 @@ import paramiko
 from fleet.errors import FleetError, NotReadyError, UnreachableError
 from fleet.remote.client import ANSWER_S, AgentClient, Transport
 from fleet.remote.fanout import no_answer, where
-from fleet.remote.record_buffer import LINE_MAX, LONG_LINE_MAX, NotARecordError, RecordBuffer
 from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.remote.ssh.errors import login_step, translate
-from fleet.remote.ssh.watchdog import Watchdog
 from fleet.steps import Step
 from provision.model import Host
 from train import pack
@@ -25,6 +23,9 @@ from train.agent.protocol.records import Hello, MalformedRecordError, Record, de
 
 T = TypeVar("T")
 
+LINE_MAX = 4 * 1024 * 1024
+LONG_LINE_MAX = 64 * 1024 * 1024  # lists of a job's files and their hashes
+PAYLOAD_MAX = 1024 * 1024  # agents send pieces of logs and files of 256 KiB, compressed or not
 _PACKING = Lock()  # all threads that connect to a host need the agent at once; the first one packs it
 _SLICE = 256 * 1024  # paramiko copies the rest of the data for each packet
 _READ = 256 * 1024
@@ -64,12 +65,92 @@ def open_agent(
     python = host.python or "python3"
     connection = connect(host, key_path, connect_timeout_s=connect_timeout_s, window=window)
     try:
-        transport = SSHTransport(connection, connection.open_session(deadline_s), python)
-        transport.execute(pack.bootstrap_command(python, host.root, archive.digest, host.shared), deadline_s)
+        command = pack.bootstrap_command(python, host.root, archive.digest, host.shared)
+        session = connection.execute(command, deadline_s, "the agent was being started")
+        transport = SSHTransport(connection, session, python)
         return AgentClient(transport, host, transport.greet(archive.data, deadline_s))
     except BaseException:
         connection.close()
         raise
+
+
+class NotARecordError(Exception):
+    """A line is not a record of a valid size.
+
+    Attributes:
+        line: Its beginning.
+    """
+
+    def __init__(self, line: bytes) -> None:
+        super().__init__(line)
+        self.line = line
+
+
+class RecordBuffer:
+    """Received bytes that are not read yet."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._searched = 0  # bytes without the end of the line
+        self._record: Record | None = None  # whose payload is incomplete
+        self._size = 0  # of this payload
+        self._line_size = 0
+
+    def __bool__(self) -> bool:
+        """Return whether there are bytes that are not read."""
+        return bool(self._data)
+
+    @property
+    def pending(self) -> int:
+        """Return the number of bytes of an incomplete line, or of an incomplete payload."""
+        return len(self._data)
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._data += data
+
+    def line(self, longest: int = LINE_MAX) -> bytes | None:
+        """Return the next line without its newline; None if it is incomplete.
+
+        Raises:
+            NotARecordError: it is longer than `longest` bytes.
+        """
+        end = self._data.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self._data)
+            if self._searched > longest:
+                raise NotARecordError(bytes(self._data[:80]))
+            return None
+        self._searched = 0
+        return self._take(end, end + 1)
+
+    def next(self, longest: int = LINE_MAX) -> tuple[Record, bytes, int] | None:
+        """Return the next record, its payload, and the size of both in bytes; None if they are incomplete.
+
+        Raises:
+            NotARecordError: what was received is not a record, or too long.
+        """
+        if self._record is None:
+            line = self.line(longest)
+            if line is None:
+                return None
+            try:
+                self._record = decode(line)
+            except MalformedRecordError as error:
+                raise NotARecordError(line[:80]) from error
+            self._size, self._line_size = getattr(self._record, "payload", 0), len(line)
+            if type(self._size) is not int or not 0 <= self._size <= PAYLOAD_MAX:
+                raise NotARecordError(line[:80])
+        if len(self._data) < self._size:
+            return None
+        record, self._record = self._record, None
+        return record, self._take(self._size, self._size), self._line_size + self._size
+
+    def _take(self, end: int, next_at: int) -> bytes:
+        """Return the bytes up to `end`, and remove those up to `next_at`."""
+        data = bytes(memoryview(self._data)[:end])
+        del self._data[:next_at]
+        return data
 
 
 class SSHTransport(Transport):
@@ -115,15 +196,6 @@ class SSHTransport(Transport):
 
     # --- opening ------------------------------------------------------------------------------------------------
 
-    def execute(self, command: str, deadline_s: float) -> None:
-        """Run the command that starts the agent."""
-        doing = "the agent was being started"
-        with Watchdog(self.connection.sever, deadline_s) as watchdog:
-            try:
-                self._session.exec_command(command)
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                raise self._broken(error, watchdog, deadline_s, doing) from error
-
     def greet(self, agent: bytes, deadline_s: float) -> Hello:
         """Receive the agent's first record, after uploading the agent to a host that requests it."""
         doing = "the agent was being started"
@@ -148,23 +220,13 @@ class SSHTransport(Transport):
     # --- sending ------------------------------------------------------------------------------------------------
 
     def _send(self, data: bytes, doing: str, deadline_s: float) -> None:
-        self._session.settimeout(deadline_s)
-        with Watchdog(self.connection.sever, deadline_s) as watchdog:
-            try:
-                for start in range(0, len(data), _SLICE):
-                    self._send_slice(data[start : start + _SLICE], watchdog)
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                raise self._broken(error, watchdog, deadline_s, doing) from error
-        if watchdog.fired:
-            raise no_answer(self.connection.host, deadline_s, doing)
-
-    def _send_slice(self, data: bytes, watchdog: Watchdog) -> None:
-        while data:
-            sent = self._session.send(data)
-            if sent == 0:
-                raise EOFError
-            watchdog.progressed()
-            data = data[sent:]
+        self.connection.guard.send_deadline_s = deadline_s
+        try:
+            for start in range(0, len(data), _SLICE):
+                self._session.settimeout(deadline_s)
+                self._session.sendall(data[start : start + _SLICE])
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._broken(error, deadline_s, doing) from error
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
@@ -182,11 +244,11 @@ class SSHTransport(Transport):
         """Return received bytes; wait for the first one until `deadline_s` seconds after `began`."""
         left_s = began + deadline_s - time.monotonic()
         if left_s < -2 * deadline_s:  # not immediately: this program may have been stopped while the answer arrived
-            raise self._broken(TimeoutError(), None, deadline_s, waiting_for)
+            raise self._broken(TimeoutError(), deadline_s, waiting_for)
         try:
             data = self._await_data(time.monotonic() + max(_LAST_WAIT_S, left_s))
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise self._broken(error, None, deadline_s, waiting_for) from error
+            raise self._broken(error, deadline_s, waiting_for) from error
         self._keep_stderr()
         if not data:
             raise self._ended(waiting_for)
@@ -233,9 +295,9 @@ class SSHTransport(Transport):
             hint=f"{self.connection.host.root} must be writable on the host",
         )
 
-    def _broken(self, error: Exception, watchdog: Watchdog | None, deadline_s: float, doing: str) -> FleetError:
+    def _broken(self, error: Exception, deadline_s: float, doing: str) -> FleetError:
         """Return the error for an exception of paramiko; if the agent hangs, shut the connection down."""
-        if isinstance(error, TimeoutError) or (watchdog is not None and watchdog.fired):
+        if isinstance(error, TimeoutError) or self.connection.guard.is_stalled:
             self.connection.sever()
             return no_answer(self.connection.host, deadline_s, doing)
         return self._ended(doing)

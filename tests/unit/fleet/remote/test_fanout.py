@@ -199,6 +199,6 @@ def test_the_limit_of_open_files_is_raised_as_far_as_possible(monkeypatch: pytes
     limits: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
     for limit in ((256, 1000), (64, 64), (256, 1 << 20)):
-        monkeypatch.setattr(resource, "getrlimit", lambda _, found=limit: found)
+        monkeypatch.setattr(resource, "getrlimit", lambda _, current=limit: current)
         assert fan_out([host(1)], lambda each: each.name)[0].value == "worker-1"
     assert limits == [(1000, 1000), (4096, 1 << 20)]

@@ -1,4 +1,4 @@
-"""What of a directory is uploaded, and what a host receives of it."""
+"""Tests of the files that are uploaded, and of what hosts receive of them."""
 
 from __future__ import annotations
 
