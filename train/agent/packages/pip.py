@@ -1,6 +1,6 @@
-"""Parse pip's output: progress and causes of failure. Pure.
+"""Find out from pip's output why it failed. Pure.
 
-The patterns match pip 20 to 26. Unknown output is ignored, or quoted as the cause.
+The patterns match pip 20 to 26. Unknown output is quoted as the cause.
 """
 
 from __future__ import annotations
@@ -9,17 +9,6 @@ import re
 from typing import List, Optional, Sequence
 
 from train.agent.protocol.records import Exit, Refusal, Refused
-
-RESOLVING = "resolving packages"
-DOWNLOADING = "downloading packages"
-BUILDING = "building packages"
-INSTALLING = "installing packages"
-
-_UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-_COLLECTING = re.compile(r"(?:Collecting|Obtaining|Processing) (\S+)")
-_DOWNLOADING = re.compile(r"\s*Downloading (\S+) \(([\d.]+) (bytes|kB|MB|GB)\)")
-_BUILDING = re.compile(r"\s*(?:Building wheel for|Preparing metadata|Getting requirements to build|Running setup.py)")
-_INSTALLING = re.compile(r"Installing collected packages: (.+)")
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _BROKEN = re.compile(r"connection broken by|Max retries exceeded|urllib3\.exceptions\.|requests\.exceptions\.")
@@ -35,52 +24,6 @@ _BUILD_FAILED = re.compile(r"\s*[\u00d7x] (.+) did not run successfully")
 _COMPILER = re.compile(r"\b(?:fatal )?error: (?!subprocess-exited|command )")
 _GENERAL = ("subprocess-exited-with-error", "ResolutionImpossible")
 _SHOWN = 5  # versions
-
-
-class PipProgress:
-    """Progress of pip, parsed from its output.
-
-    Attributes:
-        step: What it is doing.
-        detail: With which package.
-        file: Name of the file that is being downloaded; empty: none.
-        total_count: Bytes of that file, or packages that are being installed; 0: unknown.
-        lines: What it printed, for `find_cause`.
-    """
-
-    def __init__(self) -> None:
-        self.step = RESOLVING
-        self.detail = ""
-        self.file = ""
-        self.total_count = 0
-        self.lines: List[str] = []
-
-    def feed(self, line: str) -> None:
-        """Parse a line."""
-        self.lines.append(line)
-        installing = _INSTALLING.match(line)
-        if installing:
-            count = installing[1].count(",") + 1
-            self._set(INSTALLING, f"{count} package{'' if count == 1 else 's'}", total_count=count)
-            return
-        downloading = _DOWNLOADING.match(line)
-        if downloading:
-            self._download(downloading[1].rpartition("/")[2], float(downloading[2]) * _UNITS[downloading[3]])
-            return
-        collecting = _COLLECTING.match(line)
-        if collecting:
-            self._set(RESOLVING, collecting[1].rpartition("/")[2])
-        elif _BUILDING.match(line):
-            self._set(BUILDING, line.strip().split(":")[0])
-
-    def _download(self, name: str, size: float) -> None:
-        if name.endswith(".metadata"):
-            self._set(RESOLVING, name.partition("-")[0])
-        else:
-            self._set(DOWNLOADING, name, file=name, total_count=round(size))
-
-    def _set(self, step: str, detail: str, file: str = "", total_count: int = 0) -> None:
-        self.step, self.detail, self.file, self.total_count = step, detail, file, total_count
 
 
 def find_cause(lines: Sequence[str], end: Exit, *, logs_in: bool = False) -> Refused:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List
 
 from train.agent.files import disk
 from train.agent.files.paths import HostPaths, VenvPaths
@@ -25,6 +25,32 @@ _REPLACED = {
     *("PIP_DISABLE_PIP_VERSION_CHECK", "PIP_PROGRESS_BAR", "PIP_ROOT_USER_ACTION", "PIP_REQUIRE_VIRTUALENV"),
     *("PIP_CACHE_DIR", "PIP_TRUSTED_HOST", "PIP_NO_CACHE_DIR", "PIP_BREAK_SYSTEM_PACKAGES", "PIP_CONFIG_FILE"),
 }
+
+
+class InstallationWatch:
+    """Report the progress of uv or pip: its last line; it advances if it prints one, or writes to the disk.
+
+    Args:
+        paths: Paths of the environment.
+        steps: Reports the progress.
+        on_line: Called with each line.
+    """
+
+    def __init__(self, paths: VenvPaths, steps: Steps, on_line: Callable[[str], None] = lambda _: None) -> None:
+        self._paths = paths
+        self._steps = steps
+        self._on_line = on_line
+        self._free = 0
+        self._shown = ""
+
+    def on_lines(self, lines: List[str]) -> bool:
+        """Handle the next lines; return whether the program advances."""
+        for line in lines:
+            self._on_line(line)
+            self._shown = line.strip() or self._shown
+        before, (self._free, _) = self._free, disk.free_space(self._paths.directory)
+        self._steps.report_step("installing packages", self._shown)
+        return bool(lines) or self._free != before
 
 
 class Uv:
@@ -77,17 +103,12 @@ class Uv:
         lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [self._path, "pip", "install", "--compile-bytecode", "--python", paths.python, *lists]
         cache = os.path.join(paths.scratch, "uv")  # its files become those of the environment
-        free = [0]
-
-        def on_lines(lines: List[str]) -> Optional[bool]:
-            before, (free[0], _) = free[0], disk.free_space(paths.directory)
-            shown = [line.strip() for line in lines if line.strip()]
-            self._steps.report_step("installing packages", shown[-1] if shown else "")
-            return bool(lines) or free[0] != before
-
+        watch = InstallationWatch(paths, self._steps)
         environment = {**self._environment, "UV_CACHE_DIR": cache, "TMPDIR": paths.scratch}
         try:
-            end = run(command, environment, paths.directory, self._steps, deadline_s=_DEADLINE_S, on_lines=on_lines)
+            end = run(
+                command, environment, paths.directory, self._steps, deadline_s=_DEADLINE_S, on_lines=watch.on_lines
+            )
         except OverdueError:
             return False
         return end.code == 0

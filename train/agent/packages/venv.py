@@ -22,12 +22,14 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
 from train.agent.files.paths import HostPaths, VenvPaths
+from train.agent.host.facts import Interpreter
 from train.agent.host.jobs import newest_tasks, open_lock, try_lock
 from train.agent.host.runner import OverdueError, Steps, run, run_quietly
+from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
-from train.agent.packages.pip import INSTALLING, PipProgress, find_cause
+from train.agent.packages.pip import find_cause
 from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
-from train.agent.packages.uv import Uv
+from train.agent.packages.uv import InstallationWatch, Uv
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import PipSource, Refusal
 
@@ -51,6 +53,7 @@ _REMOVED_VARIABLES = (
 )
 _NO_VENV = re.compile(r"No module named '?venv")
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
+_HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
 _GIB = 1 << 30
 # Disk space of large packages: installed, plus their downloads. All others fit into the rest.
 _LARGE_BYTES = {
@@ -135,6 +138,23 @@ def select_unused(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> Li
     newest_first = sorted(complete, reverse=True)
     kept = {paths for at, paths in newest_first[: KEPT - 1] if now - at < UNUSED_S}
     return [paths for _, paths in newest_first if paths not in kept]
+
+
+def overlay(host: HostPaths, spec: EnvironmentSpec, interpreter: Interpreter) -> Tuple[EnvironmentSpec, Base]:
+    """Return requirements and base of an environment that finds everything that the interpreter finds.
+
+    If the requirements do not name TensorFlow, the installed one is required, too: pip then installs only versions
+    that are compatible with it.
+    """
+    named = any(split_requirement(line)[0] in TENSORFLOWS for line in significant_lines(spec.requirements))
+    # pip requires hashes for all packages or for none.
+    pins = (interpreter.pin,) if interpreter.pin and not named and not _HASHED.search(spec.requirements) else ()
+    directory = os.path.dirname(os.path.dirname(interpreter.path))
+    owner = directory if os.path.dirname(directory) == host.venvs else ""
+    base = Base(
+        interpreter.base or interpreter.path, interpreter.versions["python"], interpreter.package_directories, owner
+    )
+    return spec._replace(pins=pins), base
 
 
 class Venvs:
@@ -290,56 +310,26 @@ class Venvs:
         env = self._pip_environment(paths)
         if self._uv is not None and self._uv.install(paths):
             return
-        watch = _PipWatch(paths, self._steps, self._source)
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
         lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
+        output: List[str] = []
+        watch = InstallationWatch(paths, self._steps, lambda line: output.append(hide_logins(line, self._source)))
         try:
             end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=watch.on_lines)
         except OverdueError:
-            progress = watch.progress
             raise RefusedError(
                 Refusal.INSTALLATION,
-                f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min while {progress.step}"
-                + (f" ({progress.detail})" if progress.detail else ""),
+                f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min"
+                + (f"; its last line is: {output[-1].strip()}" if output else ""),
                 "run the command again; what was downloaded is kept",
             ) from None
         if end.code != 0:
             logs_in = bool(netrc_text(self._source)) or "@" in self._source.proxy
-            raise RefusedError(*find_cause(watch.progress.lines, end, logs_in=logs_in))
+            raise RefusedError(*find_cause(output, end, logs_in=logs_in))
 
     def _environment(self) -> Dict[str, str]:
         return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
-
-
-class _PipWatch:
-    """Follow pip's progress by its output and by the files that it writes."""
-
-    def __init__(self, paths: VenvPaths, steps: Steps, source: PipSource) -> None:
-        self._paths = paths
-        self._steps = steps
-        self._source = source
-        self._part = 0
-        self._present = _count_installed(paths)
-        self.progress = PipProgress()
-        steps.report_step(self.progress.step)
-
-    def on_lines(self, lines: List[str]) -> bool:
-        for line in lines:
-            self.progress.feed(hide_logins(line, self._source))
-        part = self._measure()
-        advanced = bool(lines) or part != self._part
-        self._part = part
-        progress = self.progress
-        self._steps.report_step(progress.step, progress.detail, min(part, progress.total_count), progress.total_count)
-        return advanced
-
-    def _measure(self) -> int:
-        if self.progress.file:
-            return _downloaded(self._paths.scratch, self.progress.file)
-        if self.progress.step == INSTALLING:
-            return max(0, _count_installed(self._paths) - self._present)
-        return 0
 
 
 def _write_base_file(paths: VenvPaths, base: Base) -> None:
@@ -397,21 +387,6 @@ def _in_use(host: HostPaths) -> Set[str]:
             pythons += [str(word) for word in (*job.get("command", [])[:1], job.get("python", ""))]
     directories = (os.path.dirname(os.path.dirname(python)) for python in pythons)
     return {directory for directory in directories if os.path.dirname(directory) == host.venvs}
-
-
-def _downloaded(scratch: str, name: str) -> int:
-    """Return the size of the file that pip is downloading, in a directory that pip has created for it."""
-    most = 0
-    for directory in disk.list_names(scratch):
-        with contextlib.suppress(OSError):
-            most = max(most, os.stat(os.path.join(scratch, directory, name)).st_size)
-    return most
-
-
-def _count_installed(paths: VenvPaths) -> int:
-    return sum(
-        name.endswith(".dist-info") for directory in _site_directories(paths) for name in disk.list_names(directory)
-    )
 
 
 def _site_directories(paths: VenvPaths) -> List[str]:

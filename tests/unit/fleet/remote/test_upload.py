@@ -244,7 +244,7 @@ def test_data_is_uploaded_whole_and_replaces_a_link_of_its_name(root: Path, tmp_
         "data/empty": EntryKind.DIRECTORY, "data/again": EntryKind.LINK,
     }  # fmt: skip
     with pytest.raises(UsageError, match=r"under the file task\.py"):
-        scanned(root, DataSource(root / "task.py", "task.py/x"))
+        scanned(root, DataSource(tmp_path / "big" / "digits.npz", "task.py/x"))
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from train.agent.files.paths import HostPaths
 from train.agent.host.facts import Interpreter, Probe, login_environment
 from train.agent.host.gpus import await_driver, count_tensorflow_gpus
 from train.agent.host.runner import Steps
-from train.agent.packages.base import overlay
 from train.agent.packages.venv import (
     OLDEST_PYTHON,
     Base,
     EnvironmentSpec,
     Venvs,
     is_complete,
+    overlay,
     significant_lines,
 )
 from train.agent.protocol.channel import Channel

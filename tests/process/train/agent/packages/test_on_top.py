@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,8 +132,3 @@ def test_on_top_of_an_environment_that_is_not_ours(
     assert (Path(above.python).parents[1] / "pyvenv.cfg").read_text().count(str(directory / "bin")) == 0
     assert "tensorflow" not in above.versions
     assert venvs(agent) == {Path(above.python).parents[1].name}
-
-
-def test_nothing_wanted_leaves_the_interpreter(connect: Connect) -> None:
-    answer = done(connect(), requirements="# nothing", python=sys.executable, on_top=True)
-    assert (answer.python, answer.made) == (sys.executable, False)

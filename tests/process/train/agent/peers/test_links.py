@@ -235,22 +235,6 @@ def test_who_dials_tries_until_the_other_is_there(net: Net) -> None:
     net.until(lambda: net.count("up", "worker-1", "worker-0") == 1)
 
 
-def test_strangers_are_dropped_and_disturb_no_peer(net: Net) -> None:
-    leader, _ = joined(net)
-    before = list(net.events)
-    net.agent("worker-2", secret=b"t" * 32).dial("worker-0")
-    strangers = [socket.create_connection(("127.0.0.1", net.port("worker-0"))) for _ in range(80)]
-    samples = (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 5000, b"x" * 100_000, b"\n")
-    for stranger, data in zip(strangers, samples, strict=False):
-        stranger.sendall(data)
-    net.pass_time(0.5)
-    for stranger in strangers:
-        stranger.close()
-    assert net.events == before
-    leader.send("worker-1", encode_message({"order": 2}))
-    net.until(lambda: net.count("message", "worker-1", "worker-0", {"order": 2}) == 1)
-
-
 def test_one_who_knows_the_secret_and_is_not_of_the_job_is_dropped(net: Net) -> None:
     net.agent("worker-0")
     with socket.create_connection(("127.0.0.1", net.port("worker-0"))) as stranger:

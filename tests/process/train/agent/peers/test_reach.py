@@ -28,10 +28,6 @@ def asked(line: bytes | None = None, secret: bytes = SECRET) -> bytes:
     return port_answer(secret, "job", 1, "worker-1", line or port_question("job", 1, "worker-0", NONCE))
 
 
-def test_an_agent_of_the_job_proves_which_task_it_is() -> None:
-    assert port_owner(SECRET, "job", 1, "worker-0", NONCE, asked()) == "worker-1"
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -144,12 +140,6 @@ def test_over_ipv6_too(site: Site) -> None:
     assert site.probe(site.listen(), address="::1") == {"worker-1": ""}
 
 
-def test_more_hosts_than_are_probed_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "PROBES_AT_ONCE", 2)
-    ports = [site.listen(f"worker-{n + 1}") for n in range(7)]
-    assert set(site.probe(*ports).values()) == {""}
-
-
 def test_a_closed_port_is_reported_as_refused(site: Site, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
     assert site.probe(port) == {"worker-1": readiness.REFUSED}
@@ -245,22 +235,6 @@ def test_a_host_that_loses_the_first_connections_is_not_blamed(
     busy = Busy(site, site.listen(), 5, close)
     assert site.probe(busy.front) == {"worker-1": ""}
     assert busy.left == 0
-
-
-def test_a_host_that_is_silent_at_first_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "PORT_DEADLINE_S", 0.2)
-    busy = Busy(site, site.listen(), 2, lambda _: None)
-    assert site.probe(busy.front) == {"worker-1": ""}
-
-
-def test_strangers_at_the_port_disturb_no_peer(site: Site) -> None:
-    port = site.listen()
-    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
-    for stranger, data in zip(strangers, (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 9000, b"\n"), strict=False):
-        stranger.sendall(data)
-    assert site.probe(port) == {"worker-1": ""}
-    for stranger in strangers:
-        stranger.close()
 
 
 def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site: Site) -> None:

@@ -51,9 +51,8 @@ class Host:
         self.server.close()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_contents_pass_through_a_chain_of_hosts_unchanged(tmp_path: Path, seed: int) -> None:
-    contents, data = some_contents(random.Random(seed), 8)
+def test_contents_pass_through_a_chain_of_hosts_unchanged(tmp_path: Path) -> None:
+    contents, data = some_contents(random.Random(1), 12)
     hosts = [Host(tmp_path / str(number), contents) for number in range(3)]
     hosts[0].receiver.feed(data)
     assert hosts[1].fetch_from(hosts[0])
@@ -112,18 +111,6 @@ def test_a_host_names_the_rest_when_its_source_ends(tmp_path: Path) -> None:
     for host in (first, second):
         host.close()
     assert {sha256(content).hexdigest() for content in stored_contents(tmp_path / "b").values()} == {*dict(contents)}
-
-
-def test_a_content_that_was_made_shorter_is_not_sent(tmp_path: Path) -> None:
-    content = os.urandom(1 << 20)
-    contents = [(sha256(content).hexdigest(), len(content))]
-    first, second = Host(tmp_path / "a", contents), Host(tmp_path / "b", contents)
-    first.receiver.feed(content)
-    os.truncate(object_path(str(tmp_path / "a"), contents[0][0]), 1000)
-    assert not second.fetch_from(first)
-    assert second.receiver.received == 1000
-    for host in (first, second):
-        host.close()
 
 
 # --- the conversation with the client ---------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.agent.packages.pip import BUILDING, DOWNLOADING, INSTALLING, RESOLVING, PipProgress, find_cause
+from train.agent.packages.pip import find_cause
 from train.agent.protocol.records import Exit, Refusal, Refused
 
 RECORDED = Path(__file__).parent / "pip"
@@ -104,38 +104,3 @@ def test_an_end_by_a_signal_or_without_words() -> None:
     assert failed("Collecting six\n", Exit(signal=9)).reason == "pip was killed by signal 9"
     assert failed("", Exit(code=1)).cause == "no output"
     assert failed("\nno such option: --no-such-option\n", Exit(code=2)).cause == "no such option: --no-such-option"
-
-
-def steps(text: str) -> list[tuple[str, str, str, int]]:
-    progress = PipProgress()
-    seen = []
-    for line in text.splitlines():
-        progress.feed(line)
-        seen.append((progress.step, progress.detail, progress.file, progress.total_count))
-    return seen
-
-
-def test_how_far_pip_has_come() -> None:
-    numpy = "numpy-2.4.0-cp313-cp313-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
-    seen = steps((RECORDED / "ok.txt").read_text())
-    assert seen[:2] == [(RESOLVING, "numpy==2.4.0", "", 0), (DOWNLOADING, numpy, numpy, 16_400_000)]
-    assert seen[-1] == (INSTALLING, "3 packages", "", 3)
-
-
-@pytest.mark.parametrize(
-    ("line", "step"),
-    [
-        ("  Downloading tensorflow-2.21.0-cp312-cp312-any.whl.metadata (4.4 kB)", (RESOLVING, "tensorflow", "", 0)),
-        (
-            "Downloading https://index.example/simple/six/six-1.17.0-py3-none-any.whl (600.5 MB)",
-            (DOWNLOADING, "six-1.17.0-py3-none-any.whl", "six-1.17.0-py3-none-any.whl", 600_500_000),
-        ),
-        ("Downloading a.whl (97 bytes)", (DOWNLOADING, "a.whl", "a.whl", 97)),
-        ("Processing /srv/wheels/a-1-py3-none-any.whl", (RESOLVING, "a-1-py3-none-any.whl", "", 0)),
-        ("  Building wheel for bad (setup.py): started", (BUILDING, "Building wheel for bad (setup.py)", "", 0)),
-        ("Installing collected packages: six", (INSTALLING, "1 package", "", 1)),
-        ("Successfully installed six-1.17.0", (RESOLVING, "", "", 0)),
-    ],
-)
-def test_lines_that_report(line: str, step: tuple[str, str, str, int]) -> None:
-    assert steps(line) == [step]

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import pytest
 
 from train.agent.peers import revive
-from train.agent.peers.revive import FIRST_PAUSE_S, LONGEST_PAUSE_S, Cloud, Try, plan
+from train.agent.peers.revive import FIRST_PAUSE_S, Cloud, Try, plan
 
 NOW = 1_000_000.0
 API = "https://compute.googleapis.com"
@@ -110,46 +109,7 @@ def test_a_host_that_was_stopped_or_would_power_off_at_once_is_left_alone(
     assert not world.started
 
 
-def test_without_the_metadata_item_no_host_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Server()
-    with pytest.raises(OSError, match="not found"):
-        use(world, monkeypatch).start("worker-0", "worker-1", 0)
-    assert not world.started
-
-
-def test_pauses_grow_up_to_a_limit() -> None:
-    tries: dict[str, Try] = plan({}, ["worker-1"], 0.0)
-    pauses, due = [], tries["worker-1"]
-    for _ in range(8):
-        after = due.again(due.at, started=True)
-        pauses.append(after.at - due.at)
-        due = after
-    assert (pauses[0], pauses[1], pauses[-1], due.starts) == (FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, LONGEST_PAUSE_S, 8)
-
-
 def test_a_host_that_is_lost_again_is_tried_as_for_the_first_time() -> None:
     tries = {"worker-1": Try(100.0, 80.0, 4), "worker-2": Try(50.0)}
     assert plan(tries, ["worker-1"], 10.0) == {"worker-1": tries["worker-1"]}
     assert plan(plan(tries, [], 10.0), ["worker-1"], 20.0) == {"worker-1": Try(20.0 + FIRST_PAUSE_S)}
-
-
-def test_names_of_hosts_follow_from_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[Any] = []
-
-    class Process:
-        pid = 1
-
-        def __init__(self, *_: object, **__: object) -> None:
-            self.stdin = self
-
-        def write(self, line: bytes) -> None:
-            lines.append(json.loads(line))
-
-        def flush(self) -> None:
-            return
-
-    monkeypatch.setattr("subprocess.Popen", Process)
-    reviver = revive.Reviver(str(tmp_path), "worker-1", slots_per_host=2)
-    for slots in (["worker-2", "worker-3"], ["worker-3"], ["worker-0"], []):
-        reviver.update(slots)
-    assert lines == [["worker-0", ["worker-1"]], ["worker-0", []]]
