@@ -8,8 +8,7 @@ from pathlib import Path
 from fleet.errors import NotReadyError
 from fleet.remote.client import ANSWER_S, STEP_S, AgentClient
 from fleet.remote.fanout import where
-from train.agent.files.blocks import unpack_block
-from train.agent.files.contents import Receiver, check_entries
+from train.agent.files.contents import Receiver, check_entries, unpack_block
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BundleInfo, Chunk, Entry, EntryKind, FetchContents, GetBundle
 

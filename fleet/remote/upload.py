@@ -19,7 +19,7 @@ from fleet.remote.ignore import ENVIRONMENTS, IgnoreRules, rules_above
 from fleet.reports.written import is_report
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
-from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
+from train.agent.files.contents import BLOCK_BYTES, join_blocks, pack_block
 from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Entry, EntryKind, Relay, SharedList
 

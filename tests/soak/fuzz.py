@@ -33,8 +33,7 @@ from train.agent.checkpoints.snapshot import (
     digest_of,
     encode_manifest,
 )
-from train.agent.files.blocks import unpack_block
-from train.agent.files.contents import Receiver, check_entries
+from train.agent.files.contents import Receiver, check_entries, unpack_block
 from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.states import (
     DesiredState,

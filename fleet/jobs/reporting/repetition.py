@@ -13,7 +13,7 @@ from fleet.remote.quoting import show_command
 from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again
-from train.agent.files.containment import is_inner_path
+from train.agent.files.paths import is_inner_path
 from train.agent.protocol.records import Prepared
 
 _DROPPED = ("--requirements", "--workdir")

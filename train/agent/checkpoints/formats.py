@@ -27,7 +27,7 @@ from typing import (
 )
 
 from train.agent.checkpoints.snapshot import Item, Kind
-from train.agent.files.mounts import unescape
+from train.agent.files.disk import unescape
 
 if TYPE_CHECKING:
     from train.agent.checkpoints.snapshot import Keys

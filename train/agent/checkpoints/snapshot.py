@@ -12,14 +12,14 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING, Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from train.agent.files.containment import contains, is_inner_link, is_inner_path
-from train.agent.files.mounts import mount_of
+from train.agent.files.disk import contains, mount_of
+from train.agent.files.paths import is_inner_link, is_inner_path
 from train.agent.protocol.strict_json import check_number, check_text, parse_json
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from train.agent.files.mounts import Mount
+    from train.agent.files.disk import Mount
 
     Keys: TypeAlias = "Mapping[str, Tuple[Any, ...]]"  # Item.key of each path
 

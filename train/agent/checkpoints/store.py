@@ -32,7 +32,6 @@ from train.agent.checkpoints.snapshot import (
     is_equal,
     surplus,
 )
-from train.agent.files.containment import inner_target
 from train.agent.files.contents import hash_file
 from train.agent.files.disk import (
     DISK_RESERVE,
@@ -40,12 +39,13 @@ from train.agent.files.disk import (
     free_space,
     list_names,
     make_directory,
+    read_mounts,
     readable_size,
     remove_file,
     remove_tree,
     write_atomic,
 )
-from train.agent.files.mounts import read_mounts
+from train.agent.files.paths import inner_target
 from train.agent.host.processes import boot_id
 
 MANIFEST = "manifest"

@@ -1,19 +1,25 @@
-"""Store what a host needs to rejoin its running job after a restart, readable only by its owner.
+"""Store what concerns the start of a host: what it needs to rejoin its running job, and that a job holds it.
 
-A supervisor ends with its host. Another one needs the secret of the job and the environment of its session.
+A supervisor ends with its host. Another one needs the secret of the job and the environment of its session, which
+only their owner can read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
 from typing import Any, Dict, Sequence
 
-from train.agent.files.disk import read_json, write_atomic
+from train.agent.files.disk import list_names, read_json, write_atomic
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import Commit, Member, to_dict
+
+MARKS = "/run/fleet/jobs"
+"""Directory of the startup script of an instance (provision/gce/api/startup.sh), which does not power off as idle
+while there is a mark of a job in it."""
 
 _PROGRAM = "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.boot import main; main({root!r})"
 
@@ -66,3 +72,19 @@ def agent_path() -> str:
     for _ in __name__.split("."):
         path = os.path.dirname(path)
     return path
+
+
+def job_mark() -> str:
+    """Return the path of the file that shows the job of this process; the script deletes it after the process."""
+    return os.path.join(MARKS, str(os.getpid()))
+
+
+def mark_job() -> None:
+    """Create that file, if this host has such a script."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(job_mark(), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def has_job() -> bool:
+    """Return whether a job holds this host."""
+    return any(os.path.exists(f"/proc/{name}") for name in list_names(MARKS) if name.isdigit())

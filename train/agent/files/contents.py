@@ -8,9 +8,9 @@ import functools
 import hashlib
 import os
 import re
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+import zlib
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
-from train.agent.files.containment import is_inner_link, is_inner_path
 from train.agent.files.disk import (
     copy_file,
     finish_file,
@@ -20,12 +20,18 @@ from train.agent.files.disk import (
     remove_tree,
     write_all,
 )
+from train.agent.files.paths import is_inner_link, is_inner_path
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, NeedContents, Refusal
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AT_ONCE = 1 << 20  # bytes
 _NO_LINKS = (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP)
+
+BLOCK_BYTES = 1 << 19
+_SAMPLE_BYTES = 1 << 14
+_LEVEL = 1
+_WORTH = 0.9  # a larger part of the original size is not worth the time to decompress it
 
 STAMP_NS = 315_532_800 * 10**9
 """The time of change of all files in the store: one that a task wrote to has another."""
@@ -323,3 +329,51 @@ def prune_objects(store: str, keep: Set[str]) -> int:
                     freed += status.st_blocks * 512 if status.st_nlink == 1 else 0
                 remove_file(path)
     return freed
+
+
+# --- blocks: contents on their way to another computer, each compressed by itself if that shrinks it ---------------
+
+
+def join_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of `BLOCK_BYTES`; the last one may be shorter."""
+    block = bytearray()
+    for piece in pieces:
+        block += piece
+        while len(block) >= BLOCK_BYTES:
+            yield bytes(block[:BLOCK_BYTES])
+            del block[:BLOCK_BYTES]
+    if block:
+        yield bytes(block)
+
+
+def pack_block(block: bytes) -> Tuple[bytes, int]:
+    """Return a block as it is sent, and its size if that is compressed; 0: it is sent as it is.
+
+    A sample from the middle decides whether it is compressed at all.
+    """
+    start = max(0, len(block) - _SAMPLE_BYTES) // 2
+    sample = block[start : start + _SAMPLE_BYTES]
+    if len(zlib.compress(sample, _LEVEL)) >= _WORTH * len(sample):
+        return block, 0
+    packed = zlib.compress(block, _LEVEL)
+    return (packed, len(block)) if len(packed) < _WORTH * len(block) else (block, 0)
+
+
+def unpack_block(data: bytes, size: int) -> bytes:
+    """Return a block of which `pack_block` returned `data` and `size`.
+
+    Raises:
+        RefusedError: it is damaged, or larger than announced.
+    """
+    if not size:
+        return data
+    if not 0 < size <= BLOCK_BYTES:
+        raise RefusedError(Refusal.BUNDLE, "a block of contents is too large")
+    stream = zlib.decompressobj()
+    try:
+        block = stream.decompress(data, size + 1)
+    except zlib.error as error:
+        raise RefusedError(Refusal.BUNDLE, f"the contents arrived damaged: {error}") from error
+    if len(block) != size or not stream.eof or stream.unused_data:
+        raise RefusedError(Refusal.BUNDLE, "the contents arrived damaged: a block has another size")
+    return block

@@ -1,18 +1,20 @@
-"""Write, read, and remove files."""
+"""Write, read, and remove files; find the file system that holds them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import stat
 from _thread import get_ident
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
 _PIECE = 1 << 20
 _AT_ONCE = 1 << 30  # bytes that the kernel copies with one call
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600, *, sync: bool = False) -> None:
@@ -201,3 +203,59 @@ def readable_size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+class Mount(NamedTuple):
+    """A mounted file system."""
+
+    root: str  # directory of the file system that is mounted
+    point: str  # directory where it is mounted
+    kind: str  # type of the file system
+    source: str
+    options: str
+
+
+def read_mounts() -> str:
+    """Return the text of /proc/self/mountinfo.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()
+
+
+def mount_of(mountinfo: str, path: str) -> Optional[Mount]:
+    """Return the mount that holds a path. Source: proc(5).
+
+    Args:
+        mountinfo: Text of /proc/self/mountinfo.
+        path: Absolute, with links resolved.
+    """
+    best: Optional[Mount] = None
+    for line in mountinfo.splitlines():
+        head, separator, tail = line.partition(" - ")
+        fields, more = head.split(" "), tail.split(" ")
+        if not separator or len(fields) < 6 or len(more) < 3:
+            continue
+        mount = Mount(unescape(fields[3]), unescape(fields[4]), more[0], unescape(more[1]), more[2])
+        if contains(mount.point, path) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount  # a later one at the same place covers the earlier one
+    return best
+
+
+def unescape(value: str) -> str:
+    """Return a text in which backslashes escape characters as in C."""
+
+    def replace(match: "re.Match[bytes]") -> bytes:
+        code = match[1]
+        if code.isdigit():
+            return bytes([int(code, 8) & 0xFF])
+        return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(code, code)
+
+    return os.fsdecode(_ESCAPE.sub(replace, os.fsencode(value)))
+
+
+def contains(directory: str, path: str) -> bool:
+    """Return True if a path is `directory` or below it; both are absolute and have no trailing slash."""
+    return (path + "/").startswith(directory.rstrip("/") + "/")

@@ -43,6 +43,7 @@ ROOT/                       one fleet's files on this host, readable only by the
 from __future__ import annotations
 
 import os
+import posixpath
 from typing import Any, List, NamedTuple
 
 from train.agent.files.disk import list_names
@@ -178,3 +179,38 @@ class TaskPaths(_Directory):
     def spare(self, attempt: int) -> str:
         """Reserved space that is freed on a full disk, so that the end can still be recorded."""
         return os.path.join(self.attempt(attempt), "spare")
+
+
+def is_inner_path(path: str) -> bool:
+    """Return True if a relative path with forward slashes stays inside its directory."""
+    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def is_inner_link(path: str, target: str) -> bool:
+    """Return True if a link at `path` points inside the directory, through no other link.
+
+    Args:
+        path: Of the link, relative to the directory.
+        target: What it leads to.
+    """
+    steps = target.split("/")
+    inner = [step for step in steps if step != ".."]
+    goes_back = ".." in steps[steps.index(inner[0]) :] if inner else False
+    ends = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return bool(target) and "\0" not in target and not goes_back and not ends.startswith(("/", ".."))
+
+
+def inner_target(directory: str, path: str, target: str) -> str:
+    """Return what a link at `path` leads to as a relative target below `directory`; empty if it leads elsewhere.
+
+    Args:
+        directory: Absolute.
+        path: Of the link, relative to it.
+        target: What it leads to, relative or absolute.
+    """
+    if target.startswith("/"):
+        inside = os.path.relpath(os.path.normpath(target), os.path.normpath(directory))
+        if not is_inner_path(inside):
+            return ""
+        target = os.path.relpath(inside, os.path.dirname(path) or ".")
+    return target if is_inner_link(path, target) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
 from train.agent.files.disk import write_all, write_atomic
 from train.agent.protocol.records import Progress, Usage
@@ -18,7 +18,6 @@ LONGEST_LINE = 1 << 12
 """Bytes; metrics with very long names are left out."""
 
 _PROGRESS = ("epoch", "epochs", "step", "steps", "steps_per_s", "step_s", "input_s", "python_s")
-_FINEST = 1 / 512  # time between two samples, as a part of their age
 
 
 class TelemetryWriter:
@@ -49,38 +48,12 @@ class TelemetryWriter:
             pass
 
     def _thin(self) -> None:
-        samples = [(line, at) for line in _read_lines(self._path) for at in [_time_of(line)] if at is not None]
-        kept = thin([at for _, at in samples], MOST_SAMPLES // 2)
-        write_atomic(self._path, b"".join(samples[index][0] + b"\n" for index in kept))
+        """Keep every second sample of the older half, so that samples are the fewer the older they are."""
+        lines = _read_lines(self._path)
+        half = len(lines) // 2
+        kept = [*lines[:half:2], *lines[half:]]
+        write_atomic(self._path, b"".join(line + b"\n" for line in kept))
         self._count = len(kept)
-
-
-def thin(times: Sequence[float], most: int) -> List[int]:
-    """Return the indices of the samples to keep: more of the recent ones than of the old ones.
-
-    Args:
-        times: Of the samples, in their order, seconds since the epoch.
-        most: Maximum number of samples to keep, at least 2.
-
-    Returns:
-        Indices in order; the first and the last sample are always kept.
-    """
-    kept = list(range(len(times)))
-    finest = _FINEST
-    while len(kept) > most:
-        kept = _thin_once(times, finest) if finest < 1 else [0, len(times) - 1]
-        finest *= 2
-    return kept
-
-
-def _thin_once(times: Sequence[float], finest: float) -> List[int]:
-    """Keep samples whose distance is at least the part `finest` of their age."""
-    kept = [0]
-    last = len(times) - 1
-    for index in range(1, last):
-        if times[index] - times[kept[-1]] >= finest * (times[last] - times[index]) > 0:
-            kept.append(index)
-    return [*kept, last]
 
 
 def format_sample(task: str, at: float, usage: Optional[Usage], progress: Optional[Progress]) -> bytes:
@@ -122,10 +95,3 @@ def _read_lines(path: str) -> List[bytes]:
             return file.read(2 * MOST_SAMPLES * LONGEST_LINE).splitlines()
     except OSError:
         return []
-
-
-def _time_of(line: bytes) -> Optional[float]:
-    try:
-        return float(json.loads(line)["at"])
-    except (ValueError, KeyError, TypeError):
-        return None

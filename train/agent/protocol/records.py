@@ -9,7 +9,7 @@ One exec of the agent on a host is one conversation:
     agent   → Hello
     client  → Prepare            agent → NeedContents    (which contents are not yet on the host)
     client  → Chunk* Chunk(0)                            (these contents in that order, in blocks of 512 KiB at most
-                                                          (files/blocks.py); nothing if it is empty)
+                                                          (files/contents.py); nothing if it is empty)
                                  agent → Prepared | Refused
     client  → Relay              agent → ContentsReceived*, then NeedContents | Prepared | Refused
                                                          (after a NeedContents with a port, in place of the chunks:

@@ -10,8 +10,8 @@ import socket
 import time
 from typing import Dict
 
+from train.agent.files.boot import mark_job
 from train.agent.files.disk import read_json
-from train.agent.files.job_marks import mark_job
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import Probe

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block
-from train.agent.files.contents import read_contents
+from train.agent.files.contents import BLOCK_BYTES, join_blocks, pack_block, read_contents
 from train.agent.files.disk import read_json
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths

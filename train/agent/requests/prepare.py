@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Tuple
 
 from train.agent.files import contents, disk
-from train.agent.files.blocks import BLOCK_BYTES, unpack_block
+from train.agent.files.contents import BLOCK_BYTES, unpack_block
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang.readiness import visible
 from train.agent.host.facts import (

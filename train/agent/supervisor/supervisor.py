@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tu
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.files.boot import agent_path, store_members
+from train.agent.files.boot import agent_path, job_mark, mark_job, store_members
 from train.agent.files.disk import remove_file, write_atomic
-from train.agent.files.job_marks import job_mark, mark_job
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from tests.program import PYTHON, find_paths
-from train.agent.files.blocks import join_blocks, pack_block
+from train.agent.files.contents import join_blocks, pack_block
 from train.agent.files.disk import read_json
 from train.agent.protocol.records import (
     Beat,

@@ -15,8 +15,7 @@ from fleet.remote import upload
 from fleet.remote.upload import Bundle, DataSource, parse_data, scan
 from fleet.results.target import Target
 from tests.unit.fleet.remote.test_join import client
-from train.agent.files.blocks import BLOCK_BYTES, unpack_block
-from train.agent.files.contents import check_entries
+from train.agent.files.contents import BLOCK_BYTES, check_entries, unpack_block
 from train.agent.protocol.records import Chunk, Entry, EntryKind, NeedContents, Prepare
 
 

@@ -23,7 +23,7 @@ from tests.process.train.agent.hosts import Agent, Bundle, alive, gone
 from tests.process.train.agent.requests.test_bootstrap import interpreter as find_interpreter
 from tests.process.train.agent.wheels import pip_environment, wheel
 from tests.program import PYTHON
-from train.agent.files import job_marks
+from train.agent.files import boot
 from train.agent.host import gpus
 from train.agent.host.facts import Probe
 from train.agent.host.runner import OverdueError, Steps, run
@@ -609,8 +609,8 @@ def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
 ) -> None:
     marks = tmp_path / "jobs"
     marks.mkdir()
-    monkeypatch.setattr(job_marks, "DIRECTORY", str(marks))
-    job_marks.mark_job()
+    monkeypatch.setattr(boot, "MARKS", str(marks))
+    boot.mark_job()
     running = refused_driver(tmp_path)
     assert not restart.exists()
     assert "would end the job" in running.reason

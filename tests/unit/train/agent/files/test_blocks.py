@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from train.agent.files.blocks import BLOCK_BYTES, join_blocks, pack_block, unpack_block
+from train.agent.files.contents import BLOCK_BYTES, join_blocks, pack_block, unpack_block
 from train.agent.protocol.errors import RefusedError
 
 
