@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import os
 import shlex
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,13 @@ _USABLE = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384
 _MAGIC = b"openssh-key-v1\0"
 
 
+def _listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        return True
+    return False
+
+
 def _open_agent(path: str) -> paramiko.Agent | None:
     """Return the user's SSH agent that listens at a socket; None if it does not answer in time.
 
@@ -48,9 +56,10 @@ def _open_agent(path: str) -> paramiko.Agent | None:
                 if before is not None:
                     os.environ[DEFAULT_AGENT] = before
 
-    thread = threading.Thread(target=open_agent, name="ssh-agent", daemon=True)
-    thread.start()
-    thread.join(_AGENT_S)
+    if _listens(path):  # paramiko leaves the socket open if it cannot connect
+        thread = threading.Thread(target=open_agent, name="ssh-agent", daemon=True)
+        thread.start()
+        thread.join(_AGENT_S)
     return opened[0] if opened else None
 
 
