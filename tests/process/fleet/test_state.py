@@ -19,7 +19,6 @@ from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Journal
 from tests.next_steps import next_lines
 from tests.program import Program
-from train.agent.files.disk import write_atomic
 
 HOST = Host(
     name="worker-0",
@@ -102,16 +101,6 @@ def test_missing_and_half_made_fleets_are_distinguished(store: Store) -> None:
     store.fleet("demo").create()
     with pytest.raises(NotReadyError, match="has not finished"):
         store.need("demo")
-
-
-def test_the_journal_grows_line_by_line(store: Store) -> None:
-    directory = store.fleet("demo")
-    directory.create()
-    directory.intend("create", instances=["worker-0"])
-    directory.intend("delete", instances=["worker-0"])
-    lines = [json.loads(line) for line in (directory.path / "journal").read_text().splitlines()]
-    assert [line["intent"] for line in lines] == ["create", "delete"]
-    assert all(line["at"] > 0 for line in lines)
 
 
 def test_a_line_that_a_crash_cut_off_takes_no_other_with_it(store: Store) -> None:
@@ -222,27 +211,6 @@ def test_a_lock_ends_with_its_process(store: Store) -> None:
     subprocess.run([sys.executable, "-c", code, str(store.root)], check=False)
     with store.lock("demo", "down", wait_s=0):
         pass
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be written"), Store(tmp_path / "state").lock("demo", "up"):
-        pass
-
-
-def test_replacing_a_file_leaves_the_old_one_where_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
-    write_atomic(str(file), b"old")
-
-    def refuse(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomic(str(file), b"new", sync=True)
-    assert file.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_without_a_usable_home_directory_a_fixed_state_directory_is_offered(

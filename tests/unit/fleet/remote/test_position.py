@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fleet.remote.follower import Position
 from train.agent.protocol.records import (
-    AttemptEnded,
     Beat,
     Follow,
     HangInspection,
@@ -149,14 +148,6 @@ def test_what_is_known_of_an_attempt_only_is_resumed_in_it() -> None:
     assert position.request() == ASK._replace(attempt=3)
 
 
-def test_what_ended_an_older_attempt_passes_late() -> None:
-    position = Position(ASK)
-    position.passed(state(2.0, attempt=2), b"")
-    ended = AttemptEnded("worker-0", 1, 1.0, "worker-1", "", {}, 0.5)
-    assert position.passed(ended, b"") == (ended, b"")
-    assert position.passed(ended, b"") is None
-
-
 def test_a_tail_is_asked_for_once() -> None:
     position = Position(TAIL)
     assert position.request() == TAIL
@@ -164,14 +155,6 @@ def test_a_tail_is_asked_for_once() -> None:
     assert position.request() == TAIL._replace(attempt=4)
     position.passed(*log(500, b"last", attempt=4))
     assert position.request() == TAIL._replace(attempt=4, log_offset=504, tail_lines=-1)
-
-
-def test_after_a_tail_the_next_attempt_comes_whole() -> None:
-    position = Position(TAIL)
-    position.passed(state(1.0, attempt=4), b"")
-    position.passed(state(2.0, attempt=5), b"")
-    assert position.request() == TAIL._replace(attempt=5, tail_lines=-1)
-    assert position.passed(*log(0, b"new", attempt=5)) == log(0, b"new", attempt=5)
 
 
 def test_a_beat_sets_the_position_once_there_is_an_attempt() -> None:

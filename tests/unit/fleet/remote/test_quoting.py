@@ -15,7 +15,7 @@ from fleet.errors import FleetError
 from fleet.events import Note
 from fleet.remote.client import refusal
 from fleet.remote.publication import publish
-from fleet.remote.quoting import LONGEST, one_line
+from fleet.remote.quoting import LONGEST, one_line, show_command
 from provision.model import Host
 from tests.next_steps import next_lines
 from train.agent.protocol.records import JobResult, Outcome, Refusal, Refused
@@ -74,3 +74,9 @@ def test_json_holds_no_character_that_a_terminal_obeys() -> None:
     assert not set(printed) & set("\x7f\x9b\x9d\u202e\u2066")
     assert "é" in printed
     assert json.loads(printed.splitlines()[-1])["text"] == text
+
+
+def test_control_characters_of_a_command_are_visible_and_can_be_pasted() -> None:
+    assert show_command(["python", "a b", "\x1b", "it's\n", "\\\x07", ""]) == (
+        r"python 'a b' $'\x1b' $'it\'s\n' $'\\\x07' ''"
+    )

@@ -237,11 +237,6 @@ def test_one_host_cannot_replace_the_result_of_the_others(
         ]
 
 
-def test_a_lone_host_cannot_have_made_more_attempts_than_the_job_allows() -> None:
-    results = {"worker-0": ALONE, "worker-1": FALSE._replace(isolated=True)}
-    assert agree(results, size=2, attempts=4).result == ALONE
-
-
 def test_a_false_end_of_an_attempt_does_not_hide_the_true_one(monkeypatch: pytest.MonkeyPatch) -> None:
     false = [
         Item("worker-2", AttemptEnded("worker-2", attempt, 5.0, "worker-0", "not true", {}, 0.5))

@@ -45,11 +45,6 @@ def test_output_without_startup_messages_is_unchanged(pieces: list[bytes], by_li
     assert b"".join(chunk.data for chunk in shown) == b"".join(pieces)
 
 
-def test_all_output_is_passed_on_as_it_comes() -> None:
-    (chunk,) = chunks_of("worker-0", b"no newline")
-    assert LogView(EVERYTHING).add(chunk) == [chunk]
-
-
 @given(st.integers(1, 200))
 def test_startup_messages_are_hidden_wherever_chunks_end(size: int) -> None:
     log = b"first\n" + STARTUP + b"second\n" + STARTUP + b"\xff third"
