@@ -3,12 +3,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.remote.ignore import IgnoreRules, rules_above
 from fleet.remote.upload import scan
@@ -99,43 +96,6 @@ def test_a_gitignore_means_what_it_means_to_git(tmp_path: Path, patterns: str) -
         } | {".gitignore"}
         return
     assert kept(root, tmp_path / "cache") == kept_by_git(root)
-
-
-_names = st.sampled_from(["a", "b", "ab", "a.b", "x.py", "foo"])
-_paths = st.lists(_names, min_size=1, max_size=4).map("/".join)
-_segments = st.sampled_from(["a", "b", "ab", "*", "**", "?", "*.py", "a*", "[ab]", "foo", "x.py", "a.b"])
-_patterns = st.builds(
-    lambda bang, slash, middle, tail: bang + slash + "/".join(middle) + tail,
-    st.sampled_from(["", "", "!"]),
-    st.sampled_from(["", "", "/"]),
-    st.lists(_segments, min_size=1, max_size=3),
-    st.sampled_from(["", "", "/"]),
-)
-
-
-@needs_git
-@pytest.mark.timeout(120)
-@given(
-    paths=st.lists(_paths, min_size=1, max_size=8),
-    top=st.lists(_patterns, max_size=4),
-    nested=st.lists(_patterns, max_size=3),
-    where=_names,
-)
-def test_any_gitignore_means_what_it_means_to_git(
-    paths: list[str], top: list[str], nested: list[str], where: str
-) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory) / "work"
-        root.mkdir()
-        for path in paths:
-            try:
-                write(root, {path: "x"})
-            except (FileExistsError, IsADirectoryError, NotADirectoryError):
-                continue  # a file exists at the path of a directory of this file
-        (root / ".gitignore").write_text("\n".join(top))
-        if (root / where).is_dir():
-            (root / where / ".gitignore").write_text("\n".join(nested))
-        assert kept(root, Path(directory) / "cache") == kept_by_git(root)
 
 
 @needs_git

@@ -107,18 +107,6 @@ def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> N
         raise_failures(outcomes, "go")
 
 
-def test_a_name_within_a_path_is_not_folded() -> None:
-    def action(target: Host) -> NoReturn:
-        raise NotReadyError(f"/srv/{target.name}/fleet-{target.name} on {target.name} is full")
-
-    with pytest.raises(NotReadyError) as raised:
-        raise_failures(fan_out(HOSTS[:1], action), "go")
-    assert raised.value.message == "cannot go: /srv/worker-0/fleet-worker-0 on worker-0 is full"
-    with pytest.raises(NotReadyError) as raised:
-        raise_failures(fan_out(HOSTS[:2], action), "go")
-    assert "/srv/worker-0/fleet-worker-0 on worker-0 is full" in raised.value.message
-
-
 def test_an_interrupt_aborts_what_runs_and_drops_what_has_not_begun() -> None:
     begun: list[str] = []
     aborted = threading.Event()
@@ -170,11 +158,6 @@ def test_reasons_are_folded_though_each_host_signs_its_hint() -> None:
         raise_failures([refused(0), refused(1)], "prepare")
     assert raised.value.message == "cannot prepare: worker-[0-1]: no space left"
     assert raised.value.hint == "worker-0 suggests: free some space"
-
-
-def test_one_failure_keeps_its_address() -> None:
-    with pytest.raises(UnreachableError, match=r"^cannot connect: worker-3 \(10\.0\.0\.3\) does not answer$"):
-        raise_failures([failed(3, UnreachableError(f"{where(host(3))} does not answer"))], "connect")
 
 
 def test_different_reasons_are_listed_and_the_lowest_exit_code_wins() -> None:

@@ -138,16 +138,6 @@ def test_the_log_of_an_older_attempt_is_never_taken_for_that_of_a_newer_one() ->
     assert position.request() == ASK._replace(attempt=2, log_offset=3)
 
 
-def test_what_is_known_of_an_attempt_only_is_resumed_in_it() -> None:
-    position = Position(ASK)
-    position.passed(*log(0, b"abc"))
-    position.passed(Beat(1.0, 70, 3, 1), b"")
-    position.passed(state(2.0, attempt=3), b"")
-    assert position.request() == ASK._replace(attempt=3)
-    position.passed(Progress("worker-0", "worker-0", 4, 3.0), b"")  # of an attempt whose start has not arrived yet
-    assert position.request() == ASK._replace(attempt=3)
-
-
 def test_a_tail_is_asked_for_once() -> None:
     position = Position(TAIL)
     assert position.request() == TAIL

@@ -30,17 +30,6 @@ def test_enums_and_nested_objects_are_public_types() -> None:
     assert publish(None) is None
 
 
-def test_a_member_has_an_endpoint_and_no_port_of_its_agent() -> None:
-    (member,) = publish([records.Member("worker-0", "worker-0", "fd00::1", 2222, 4000)])
-    assert member == events.Member("worker-0", "worker-0", "fd00::1", "[fd00::1]:2222")
-
-
-def test_an_inspection_describes_the_activity() -> None:
-    stack = 'Main thread (most recent call first):\n  File "/job/src/task.py", line 12 in main\n'
-    inspection = records.HangInspection("worker-1", "ps-0", 1, 1.0, "S", stack, [])
-    assert publish(inspection).activity == "ps-0 is in user code (task.py:12 in main)"
-
-
 def test_a_report_is_the_status_of_its_task() -> None:
     progress = records.Progress("worker-2", "ps-0", 1, 4.0, epoch=2)
     report = records.JobReport("j", "demo", "worker-2", "ps-0", 1, Phase.RUNNING, True, 1.0, [], [], 0)

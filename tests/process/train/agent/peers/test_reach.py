@@ -47,20 +47,6 @@ def test_another_agent_does_not_answer(answer: bytes) -> None:
         port_owner(SECRET, "job", 1, "worker-0", NONCE, answer)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"GET / HTTP/1.1",
-        b"{}",
-        port_question("other", 1, "worker-0", NONCE),
-        port_question("job", 2, "worker-0", NONCE),
-    ],
-)
-def test_a_stranger_gets_no_answer(line: bytes) -> None:
-    with pytest.raises(LinkError):
-        asked(line)
-
-
 class Site:
     """Listeners and probes in one loop."""
 

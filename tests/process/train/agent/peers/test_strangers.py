@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.process.train.agent.peers.test_reach import Site
 from tests.process.train.agent.replicators import Yard
 from tests.program import wait_for
 from train.agent.protocol.session import Message, encode_message
-from train.agent.protocol.strict_json import JsonError, parse_object
 from train.errors import RendezvousError
 from train.rendezvous.contract import Participants
 from train.rendezvous.tcp import join_tcp
@@ -121,39 +119,9 @@ def test_a_stranger_at_a_task_port_loses_only_its_own_connection(site: Site, lin
     assert site.probe(port) == {"worker-1": ""}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"1",
-        b"[]",
-        b"NaN",
-        b'{"a":NaN}',
-        b'{"a":1e999}',
-        b'{"a":18446744073709551616}',
-        b'{"a":"\\ud800"}',
-        b'{"\\ud800":1}',
-        b'{"a":' + b"[" * 40 + b"]" * 40 + b"}",
-        b'{"a":"' + b"x" * 1000 + b'"}',
-    ],
-)
-def test_what_is_out_of_bounds_is_refused(text: bytes) -> None:
-    with pytest.raises(JsonError):
-        parse_object(text, 1000)
-
-
 # --- rendezvous -----------------------------------------------------------------------------------------------------
 
 SECRET = "correct horse battery staple"
-RANK_0 = """
-import resource, sys
-from train.rendezvous.contract import Participants
-from train.rendezvous.tcp import join_tcp
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[2])))
-meeting = join_tcp("127.0.0.1", int(sys.argv[1]), Participants(0, 2), sys.argv[3], 60)
-print(meeting.gather("hello", {"rank": 0}, 30), flush=True)
-meeting.close()
-"""
 CROWD = """
 import socket, sys
 held = []
@@ -172,41 +140,6 @@ def program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
-
-
-def connected(port: int) -> socket.socket:
-    def connection() -> socket.socket | None:
-        with contextlib.suppress(OSError):
-            return socket.create_connection(("127.0.0.1", port), timeout=90)
-        return None
-
-    return wait_for("rank 0", connection)
-
-
-def meets(process: subprocess.Popen[bytes], port: int) -> None:
-    values: list[dict[str, Any]] = [{"rank": 0}, {"rank": 1}]
-    meeting = join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 30)
-    assert meeting.gather("hello", {"rank": 1}, 30) == values
-    meeting.close()
-    assert process.communicate()[0].decode().strip() == str(values)
-    assert process.returncode == 0
-
-
-def test_no_stranger_ends_a_rendezvous(port: int) -> None:
-    hello = HELLO.replace(b'"job", 0, "worker-1"', b'"rendezvous", 0, "1"')
-    with program(RANK_0, port, 256, SECRET) as rank_0:
-        for line in [*LINES.values(), hello + b'{"proof":"\\ud800"}\n', hello + b"[" * 3000 + b"\n"]:
-            with connected(port) as stranger:
-                stranger.sendall(line)
-                wait_for("the end of the connection", lambda stranger=stranger: is_closed(stranger))  # type: ignore[misc]
-        meets(rank_0, port)
-
-
-def test_idle_strangers_do_not_keep_participants_from_a_rendezvous(port: int) -> None:
-    with program(RANK_0, port, 64, SECRET) as rank_0:
-        connected(port).close()
-        with crowd(port, 200):
-            meets(rank_0, port)
 
 
 @contextlib.contextmanager

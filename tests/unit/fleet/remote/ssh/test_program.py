@@ -24,10 +24,6 @@ def test_the_words_of_a_command_reach_the_program_unchanged() -> None:
     assert words(command, input_terminal=False, terminal=False)[-3:] == ["demo-worker-1", "--", command]
 
 
-def test_only_the_configuration_of_the_fleet_is_read() -> None:
-    assert words("", input_terminal=True, terminal=True)[:3] == ["/usr/bin/ssh", "-F", str(CONFIG)]
-
-
 @pytest.mark.parametrize(
     ("command", "input_terminal", "terminal", "option"),
     [

@@ -66,12 +66,6 @@ def test_entries_that_leave_the_directory_or_contradict_each_other_are_refused(e
     assert caught.value.record.kind is Refusal.REQUEST
 
 
-def test_ordinary_entries_are_taken() -> None:
-    check_entries(
-        [Entry("a", EntryKind.DIRECTORY), file("a/b c ü"), link("a/l", "../x"), link("m", "a"), file("..a")]
-    )
-
-
 def receive(store: Path, bundle: Bundle, data: bytes) -> None:
     want = missing(str(store), bundle.entries)
     sizes = {entry.sha256: entry.size for entry in bundle.entries}

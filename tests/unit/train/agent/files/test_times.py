@@ -4,8 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from train.agent.files import times
 from train.agent.files.times import ENTRY, PieceTimes, TimesWriter, offset_since, piece_times
@@ -29,30 +27,6 @@ def test_each_byte_has_the_time_of_the_last_entry_before_it(path: str) -> None:
     assert piece_times(path, 5, 25) == PieceTimes(25, 100.0, [5, 500_000])
     assert piece_times(path, 10, 20) == PieceTimes(20, 100.5)
     assert piece_times(path, 35, 1) == PieceTimes(1, 102.0)
-
-
-@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), max_size=600), st.data())
-def test_the_times_of_any_piece_are_those_that_were_written(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], data: st.DataObject
-) -> None:
-    path = str(tmp_path_factory.mktemp("times") / "times")
-    entries, offset, at = [], 0, 1000.0
-    for length, seconds in steps:
-        entries.append((offset, at))
-        offset, at = offset + length, at + seconds
-    write(path, *entries)
-    begin = data.draw(st.integers(0, offset))
-    size = data.draw(st.integers(0, offset - begin))
-    result = piece_times(path, begin, size)
-    by_byte = {byte: max((o, a) for o, a in entries if o <= byte)[1] for byte in range(begin, begin + size)}
-    expected: dict[int, float] = {}
-    current, position = result.at, begin
-    marks = list(zip(result.marks[::2], result.marks[1::2], strict=True))
-    for length, elapsed_us in [*marks, (begin + size - position - sum(mark[0] for mark in marks), 0)]:
-        expected |= dict.fromkeys(range(position, position + length), current)
-        position, current = position + length, current + elapsed_us / 1e6
-    assert result.size == size
-    assert by_byte == pytest.approx(expected)
 
 
 def test_a_missing_or_damaged_file_means_that_times_are_unknown(path: str) -> None:

@@ -8,7 +8,7 @@ from urllib.error import URLError
 import pytest
 
 from train.agent.peers import revive
-from train.agent.peers.revive import FIRST_PAUSE_S, Cloud, Try, plan
+from train.agent.peers.revive import Cloud
 
 NOW = 1_000_000.0
 API = "https://compute.googleapis.com"
@@ -107,9 +107,3 @@ def test_a_host_that_was_stopped_or_would_power_off_at_once_is_left_alone(
     world.instance["metadata"] = {"items": items}
     assert not use(world, monkeypatch).start("worker-0", "worker-1", 0)
     assert not world.started
-
-
-def test_a_host_that_is_lost_again_is_tried_as_for_the_first_time() -> None:
-    tries = {"worker-1": Try(100.0, 80.0, 4), "worker-2": Try(50.0)}
-    assert plan(tries, ["worker-1"], 10.0) == {"worker-1": tries["worker-1"]}
-    assert plan(plan(tries, [], 10.0), ["worker-1"], 20.0) == {"worker-1": Try(20.0 + FIRST_PAUSE_S)}
