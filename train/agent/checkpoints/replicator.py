@@ -66,7 +66,7 @@ _NICE = 10
 _STACK = 512 << 10  # bytes, of a thread
 _LOOK_S = 0.5  # between two listings of the directory …
 _LOOK_COST = 50  # … but at least this many times the duration of one
-_REST_S = 5.0  # … and this after an error
+_REST_S = 5.0  # … up to this time, which is also the pause after an error
 _UNUSUAL_S = 300.0  # without a complete state
 _LAST_TRIES = 3
 
@@ -101,7 +101,7 @@ class Setup(NamedTuple):
     secret: bytes  # the job's
     slot: str
     address: str  # private address of this host
-    live: str  # the checkpoint directory, absolute, or a URL
+    live: str  # the checkpoint directory, absolute
     store: str  # where snapshots are kept, TASK/replica
     mib_s: float  # maximum number MiB a second leave this host; more than 0
 
@@ -109,11 +109,6 @@ class Setup(NamedTuple):
     def credentials(self) -> Credentials:
         """Return what the hosts of the job share."""
         return Credentials(self.job, self.secret, self.slot)
-
-    @property
-    def is_url(self) -> bool:
-        """Return True if the checkpoints are not local files."""
-        return "://" in self.live
 
     def check(self) -> None:
         """Check that the checkpoint directory may be changed.
@@ -326,7 +321,7 @@ class _Watcher:
                 act = partial(self._handle, command)
             started = time.monotonic()
             self._report_errors(act)
-            self._pause_s = max(self._pause_s, _LOOK_COST * (time.monotonic() - started))
+            self._pause_s = max(self._pause_s, min(_REST_S, _LOOK_COST * (time.monotonic() - started)))
 
     @property
     def _live(self) -> str:
@@ -367,8 +362,6 @@ class _Watcher:
     def _begin(self) -> None:
         """Watch the directory from now on; what equals the newest snapshot is not new."""
         self._baseline = None
-        if self._setup.is_url:
-            return
         self._setup.check()
         with self._store.reading() as kept:
             items = kept.manifest.items if kept is not None else ()
@@ -484,7 +477,7 @@ class _Mover:
 
     def _do_fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         try:
-            if not self._setup.is_url and newer(snapshot, self._store.held):
+            if newer(snapshot, self._store.held):
                 with self._store.reading() as kept:
                     before = kept.manifest if kept is not None else None
                 if self._fetch_snapshot(snapshot, sources) and self.updates_live:
@@ -497,9 +490,8 @@ class _Mover:
     def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
         reason, name = NO_REASON, ""
         try:
-            if not self._setup.is_url:
-                self._setup.check()
-                name = self._restore_snapshot(snapshot, sources)
+            self._setup.check()
+            name = self._restore_snapshot(snapshot, sources)
         except (ReplicaError, OSError) as error:
             reason = Reason(_describe_error(error), reason_kind(error))
         self._report(restored=Restored(snapshot, reason), checkpoint=name)

@@ -7,9 +7,8 @@ import os
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from train.agent.checkpoints.formats import State, checkpoint_name, complete_state
-from train.agent.checkpoints.snapshot import Manifest, encode_manifest, replication_problem
+from train.agent.checkpoints.snapshot import replication_problem
 from train.agent.checkpoints.store import (
-    MANIFEST,
     ChangedError,
     ReplicaError,
     SnapshotOrigin,
@@ -20,7 +19,7 @@ from train.agent.checkpoints.store import (
     read_listing,
     take_snapshot,
 )
-from train.agent.files.disk import copy_file, list_names, make_directory, write_atomic
+from train.agent.files.disk import list_names, make_directory, remove_tree
 from train.agent.files.journal import read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import HeldCheckpoint, Resumption
@@ -103,14 +102,12 @@ def _live(paths: TaskPaths) -> Optional[_Live]:
 
 def _copy(stored: StoredSnapshot, directory: str) -> None:
     """Copy a snapshot into an empty store; its files are never changed, so that hard links are enough."""
-    target = os.path.join(directory, os.path.basename(stored.directory))
+    import shutil  # no other job needs it
+
     make_directory(directory)
-    make_directory(target)
-    manifest: Manifest = stored.manifest
-    for number, item in manifest.files:
-        copy = os.path.join(target, str(number))
-        try:
-            os.link(stored.path(number), copy)
-        except OSError:  # another disk, or one without hard links
-            copy_file(stored.path(number), copy, item.mode, item.mtime_ns)
-    write_atomic(os.path.join(target, MANIFEST), encode_manifest(manifest))
+    target = os.path.join(directory, os.path.basename(stored.directory))
+    try:
+        shutil.copytree(stored.directory, target, copy_function=os.link)
+    except (OSError, shutil.Error):  # another disk, or one without hard links
+        remove_tree(target)
+        shutil.copytree(stored.directory, target)

@@ -40,6 +40,7 @@ from train.agent.files.disk import (
     list_names,
     make_directory,
     read_mounts,
+    read_text,
     readable_size,
     remove_file,
     remove_tree,
@@ -50,7 +51,6 @@ from train.agent.host.processes import boot_id
 
 MANIFEST = "manifest"
 _MAKING = "making-"
-_LONGEST_STATE_FILE = 1 << 20
 
 
 class ReplicaError(Exception):
@@ -119,22 +119,10 @@ def read_listing(directory: str) -> Listing:
         OSError: it cannot be read.
     """
     listing = [entry for entry in list_directory(directory) if not is_ignored(entry.path)]
-    texts = {
-        entry.path: _text(os.path.join(directory, entry.path))
-        for entry in listing
-        if entry.kind is Kind.FILE
-        and os.path.basename(entry.path) == STATE_FILE
-        and entry.size <= _LONGEST_STATE_FILE
-    }
-    return Listing(directory, listing, texts)
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(_LONGEST_STATE_FILE)
-    except OSError:
-        return ""
+    state_files = [
+        entry.path for entry in listing if entry.kind is Kind.FILE and os.path.basename(entry.path) == STATE_FILE
+    ]
+    return Listing(directory, listing, {path: read_text(os.path.join(directory, path)) for path in state_files})
 
 
 def directory_identity(directory: str) -> str:

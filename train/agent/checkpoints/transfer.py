@@ -11,6 +11,7 @@ Lines are sealed as between agents. Raw bytes are checked against the SHA-256 in
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -52,6 +53,7 @@ _EXPECTED = 256  # hosts that fetch at the same moment
 _PIECE = 1 << 18
 _BURST_S = 0.1
 BROKEN = (OSError, LinkError, LineTooLongError)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 Source: TypeAlias = "Tuple[str, int]"  # address and port
 
@@ -273,9 +275,9 @@ class Fetch:
                     return self._fetch_from(address, port, target_directory)
                 except ReplicaError:
                     raise
-                except _DiskError as error:
-                    raise ReplicaError(f"a copy of the checkpoint cannot be written: {error}") from error
                 except BROKEN as error:
+                    if getattr(error, "errno", None) in _DISK_ERRORS:
+                        raise ReplicaError(f"a copy of the checkpoint cannot be written: {_reason(error)}") from error
                     broken = error
                     reasons.append(f"{address} port {port}: {_reason(error)}")
                 except ValueError as error:
@@ -318,8 +320,7 @@ class Fetch:
                 target = os.path.join(target_directory, str(number))
                 if not self._is_available(item, target, available):
                     self._receive(wire, number, item, target)
-        with _on_disk():
-            self._store.keep(target_directory, manifest)
+        self._store.keep(target_directory, manifest)
         return True
 
     def _manifest(self, wire: Wire) -> Manifest:
@@ -345,11 +346,10 @@ class Fetch:
         if item.content not in available:
             return False
         path, held = available[item.content]
-        with _on_disk():
-            if (held.mode, held.mtime_ns) == (item.mode, item.mtime_ns):
-                os.link(path, target)
-            else:
-                copy_file(path, target, item.mode, item.mtime_ns)
+        if (held.mode, held.mtime_ns) == (item.mode, item.mtime_ns):
+            os.link(path, target)
+        else:
+            copy_file(path, target, item.mode, item.mtime_ns)
         return True
 
     def _receive(self, wire: Wire, number: int, item: Item, target: str) -> None:
@@ -358,32 +358,17 @@ class Fetch:
             raise LinkError("a file of another size than in its manifest")
         digest = hashlib.sha256()
         partial = f"{target}.part"
-        with _on_disk():
-            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             for piece in wire.raw(item.size):
                 digest.update(piece)
-                with _on_disk():
-                    write_all(fd, piece)
+                write_all(fd, piece)
             if digest.hexdigest() != item.content:
                 raise LinkError(f"{item.path} was damaged on its way")
-            with _on_disk():
-                finish_file(fd, item.mode, item.mtime_ns)
-                os.rename(partial, target)
+            finish_file(fd, item.mode, item.mtime_ns)
+            os.rename(partial, target)
         finally:
             os.close(fd)
-
-
-class _DiskError(Exception):
-    """An error of the local disk, not of the network."""
-
-
-@contextlib.contextmanager
-def _on_disk() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _DiskError(error.strerror or str(error)) from error
 
 
 def _reason(error: Exception) -> str:

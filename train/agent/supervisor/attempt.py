@@ -45,8 +45,6 @@ _ANNOUNCE_S = 0.01  # between two notifications of followers about output
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
-# The processor is the tasks' when they start together.
-_RECORD_START_S = 0.1
 _FIRST_SAMPLE_S = 0.5
 _STARTING = "starting Python"
 _IDLE_PERCENT = 5.0  # of one core or GPU; TensorFlow's heartbeats take less, and all training takes more
@@ -164,7 +162,6 @@ class Attempt:
         self._cold: Optional[str] = None
         self._stopping = False
         self._scratch = ""
-        self._start_to_record: Optional[float] = None  # seconds since the epoch
         self._output_at = self._active_at = self._worked_at = time.monotonic()
         self._announced_at = 0.0  # when followers were notified of output
         self._parsed_at = self._published_at = 0.0
@@ -266,32 +263,22 @@ class Attempt:
         self._probe_listener.close()
         self._port.yield_to_task()
         self._output_at = self._active_at = self._worked_at = time.monotonic() + left_s
-        self.task.release(self._output_at)
-        self._start_to_record = self._start.now() + left_s
-        if left_s:
-            self._loop.after("start", left_s + _RECORD_START_S, self._record_start)
-        else:
-            self._record_start()
-
-    def _record_start(self) -> None:
-        """Record that the task runs, before anything else that it does, and begin to measure it."""
-        if self._start_to_record is None:
+        self._record_phase(Phase.RUNNING, at=self._start.now() + left_s)
+        if self._failure:
             return
-        at, self._start_to_record = min(self._start_to_record, self._start.now()), None
-        self._record_phase(Phase.RUNNING, at=at)
+        self.task.release(self._output_at)
+        self._loop.after("usage", left_s + _FIRST_SAMPLE_S, self._sample)
         if self._start.facts.gpus:
             self._start_gpu_meter()
         if self._port_watch is not None:
             self._port_watch.begin(self.task.pid)
-        self._loop.after("usage", _FIRST_SAMPLE_S, self._sample)
         if self.task.is_starting_python:
-            self._loop.after("progress", 0.0, self._publish_progress)
+            self._loop.after("progress", left_s, self._publish_progress)
 
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
         first, self._stopping = not self._stopping, True
         self._close_probes()
-        self._record_start()
         if first and self.task.exit is None:
             self._record_phase(Phase.STOPPING, Reason(reason))
         self.task.stop(grace_s, self._observations.unending)
@@ -340,7 +327,7 @@ class Attempt:
     def reap(self) -> None:
         """Release all resources."""
         self._close_probes()
-        for name in (TIMER, "start", "usage", "wake", "progress", "parse"):
+        for name in (TIMER, "usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
@@ -355,7 +342,6 @@ class Attempt:
     # --- events of the task ---------------------------------------------------------------------------------------
 
     def _output(self, data: bytes) -> None:
-        self._record_start()
         if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
             return
         self._output_at = now = time.monotonic()
@@ -450,7 +436,6 @@ class Attempt:
 
     def _exited(self, ended: Exit) -> None:
         self._loop.cancel("kill")
-        self._record_start()
         self._report_event(reconciler.Exited(self.number, ended, self._failure or self._reason))
 
     @property

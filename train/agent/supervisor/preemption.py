@@ -5,12 +5,18 @@ The providers declare the servers; a host polls the one that its cloud has.
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import json
+import os
+import select
+import signal
 import time
+from functools import partial
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_text
-from train.agent.host.loop import READ, WRITE, Loop
+from train.agent.host.loop import READ, Loop
+from train.agent.host.spawn import fork_helper
 from train.agent.protocol.records import PreemptionNotice
 from train.agent.protocol.strict_json import JsonError, parse_json
 
@@ -19,12 +25,9 @@ _SCHEME = "http://"
 # The metadata of an instance on Compute Engine has up to 512 KiB; in JSON, each byte takes up to 6.
 # Source: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata (limitations)
 _LONGEST_ANSWER = 1 << 22  # bytes
-_READ = 1 << 16  # bytes at once
 _DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _LONGEST_TIME = 12  # digits of seconds since the epoch
 _OK = 200
-_PORT = 80
-_TIMER = "notices"
 _SOON_S = 3600.0  # before planned maintenance: as long as the notice of Compute Engine for hosts with GPUs
 
 
@@ -69,7 +72,6 @@ _TIMING = Timing()
 class Answer(NamedTuple):
     """An HTTP response."""
 
-    status: int
     headers: Dict[str, str]  # by names in lower case
     body: str
 
@@ -144,52 +146,34 @@ def _time_of(answer: Answer) -> float:
         return time.time()
 
 
-def request(notice: PreemptionNotice, etag: str, poll_s: int) -> bytes:
-    """Return the request for the value; with `etag` the server responds when the value has changed."""
-    server, path = _split(notice.url)
-    mark = "&" if "?" in path else "?"
-    wait = f"{mark}{notice.wait.format(etag=etag, seconds=poll_s)}" if etag else ""
-    headers = {"Host": server, **notice.headers, "Connection": "close"}
-    lines = (f"GET /{path}{wait} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", "")
-    return "\r\n".join(lines).encode("ascii", "replace")
-
-
-def read_answer(data: bytes, *, ended: bool) -> Optional[Answer]:
-    """Return the response that begins in `data`, or None if it is incomplete.
-
-    Args:
-        data: What came.
-        ended: Nothing more will come.
+def request(notice: PreemptionNotice, etag: str, timing: Timing = _TIMING) -> Answer:
+    """Request the value; with `etag` the server responds when the value has changed.
 
     Raises:
-        ValueError: the data is not an HTTP response.
+        OSError: the server is not reached, or is silent.
+        HTTPException, ValueError: its response is not valid.
     """
-    head, separator, body = data.partition(b"\r\n\r\n")
-    if not separator:
-        if ended or len(data) > _LONGEST_ANSWER:
-            raise ValueError("no answer of HTTP")
-        return None
-    first, *lines = head.decode("latin-1").split("\r\n")
-    words = first.split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
-        raise ValueError("no answer of HTTP")
-    pairs = (line.partition(":") for line in lines)
-    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    size = headers.get("content-length", "")
-    if not ended and (not size.isdigit() or len(body) < int(size)):
-        if len(data) > _LONGEST_ANSWER:
-            raise ValueError("an answer that is too long")
-        return None
-    return Answer(int(words[1]), headers, body.decode("latin-1").strip())
+    import http.client
 
-
-def _parse_address(text: str) -> Tuple[str, int]:
-    name, colon, port = text.rpartition(":")
-    return (name, int(port)) if colon and port.isdigit() else (text, _PORT)
+    server, path = _split(notice.url)
+    mark = "&" if "?" in path else "?"
+    wait = f"{mark}{notice.wait.format(etag=etag, seconds=timing.poll_s)}" if etag else ""
+    connection = http.client.HTTPConnection(server, timeout=timing.answer_s + (timing.poll_s if etag else 0))
+    try:
+        connection.request("GET", f"/{path}{wait}", headers=dict(notice.headers))
+        response = connection.getresponse()
+        body = response.read(_LONGEST_ANSWER + 1)
+    finally:
+        connection.close()
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    expected = {(name.lower(), value) for name, value in notice.headers.items()}
+    if response.status != _OK or not expected <= set(headers.items()) or len(body) > _LONGEST_ANSWER:
+        raise ValueError("not an answer of the cloud")
+    return Answer(headers, body.decode("latin-1").strip())
 
 
 class NoticeWatch:
-    """Poll a server for the notices of a cloud.
+    """Poll a server for the notices of a cloud, in a process of its own.
 
     It is polled until the end of the job, also if it has not responded yet: it may be away for a while at the start.
 
@@ -198,93 +182,51 @@ class NoticeWatch:
         notice: The server and its response.
         on_notices: Called with the notices of each response.
         timing: Times of the requests.
+
+    Attributes:
+        pid: The process.
     """
 
     def __init__(
         self, loop: Loop, notice: PreemptionNotice, on_notices: Callable[[Notices], None], timing: Timing = _TIMING
     ) -> None:
         self._loop = loop
-        self._notice = notice
-        self._timing = timing
-        self._address = _parse_address(_split(notice.url)[0])
         self._on_notices = on_notices
-        self._socket: Optional[socket.socket] = None
-        self._data = bytearray()
-        self._etag = ""
-        self._failures = 0
-        self._connect()
+        self._pipe, writes = os.pipe()
+        self.pid = fork_helper(partial(_poll, notice, timing, writes), {writes})
+        os.close(writes)
+        loop.watch(self._pipe, READ, lambda _: self._read())
 
     def close(self) -> None:
         """Stop polling."""
-        self._loop.cancel(_TIMER)
-        if self._socket is not None:
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._loop.unwatch(self._pipe)
+        os.close(self._pipe)
 
-    def _connect(self) -> None:
-        self._data.clear()
-        self._loop.after(_TIMER, self._timing.answer_s, self._failed)
+    def _read(self) -> None:
+        lines = os.read(self._pipe, select.PIPE_BUF).splitlines()
+        if not lines:
+            self._loop.unwatch(self._pipe)
+        for line in lines:
+            preempted, end_in_s, maintenance, window = json.loads(line)
+            self._on_notices(Notices(preempted, end_in_s, maintenance, Window(*window)))
+
+
+def _poll(notice: PreemptionNotice, timing: Timing, pipe: int) -> None:
+    """Write the notices of each response to a pipe, forever; what is written at once is read at once."""
+    import http.client
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a host that shuts down may send it before the notice
+    etag, failures = "", 0
+    while True:
         try:
-            address_info = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
-            self._socket = socket.socket(address_info[0], socket.SOCK_STREAM)
-            self._socket.setblocking(False)
-            self._socket.connect(address_info[4])
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._failed()
-            return
-        if self._socket is not None:
-            self._loop.watch(self._socket.fileno(), WRITE, lambda _: self._send_request())
-
-    def _send_request(self) -> None:
-        connection = self._socket
-        if connection is None:
-            return
-        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._failed()
-            return
-        try:
-            connection.sendall(
-                request(self._notice, self._etag, self._timing.poll_s)
-            )  # less than any socket takes at once
-        except OSError:
-            self._failed()
-            return
-        self._loop.after(_TIMER, self._timing.answer_s + (self._timing.poll_s if self._etag else 0), self._failed)
-        self._loop.watch(connection.fileno(), READ, lambda _: self._receive_answer())
-
-    def _receive_answer(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            data = self._socket.recv(_READ)
-            self._data += data
-            answer = read_answer(bytes(self._data), ended=not data)
-        except BlockingIOError:
-            return
-        except (OSError, ValueError):
-            self._failed()
-            return
-        if answer is not None:
-            self._take(answer)
-
-    def _take(self, answer: Answer) -> None:
-        expected = {(name.lower(), value) for name, value in self._notice.headers.items()}
-        if answer.status != _OK or not expected <= set(answer.headers.items()):
-            self._failed()
-            return
-        self.close()
-        self._failures = 0
+            answer = request(notice, etag, timing)
+        except (OSError, ValueError, http.client.HTTPException):
+            time.sleep(min(timing.longest_retry_s, timing.retry_s * 2.0 ** min(failures, 20)))
+            etag, failures = "", failures + 1
+            continue
+        os.write(pipe, json.dumps(read_notices(notice, answer)).encode() + b"\n")
         # A server that cannot wait for a change is polled again after a pause.
-        self._etag = answer.headers.get("etag", "") if self._notice.wait else ""
-        self._loop.after(_TIMER, 0.0 if self._etag else 1.0, self._connect)
-        self._on_notices(read_notices(self._notice, answer))
-
-    def _failed(self) -> None:
-        self.close()
-        self._failures += 1
-        self._etag = ""
-        pause_s = min(self._timing.longest_retry_s, self._timing.retry_s * 2.0 ** min(self._failures - 1, 20))
-        self._loop.after(_TIMER, pause_s, self._connect)
+        etag, failures = answer.headers.get("etag", "") if notice.wait else "", 0
+        time.sleep(0.0 if etag else 1.0)

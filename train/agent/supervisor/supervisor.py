@@ -162,6 +162,8 @@ class Supervisor:
         notice = find_notice(self._commit.preemption_notices, self._start.session)
         if notice is not None:
             self._notices = NoticeWatch(self._loop, notice, self._take_notices)
+            if self._attempt is not None:
+                self._attempt.task.excluded.add(self._notices.pid)
 
     def _take_notices(self, notices: Notices) -> None:
         end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
@@ -452,6 +454,8 @@ class Supervisor:
             attempt.task.excluded.add(self._replicator.pid)
         if self._reviver is not None:
             attempt.task.excluded.add(self._reviver.pid)
+        if self._notices is not None:
+            attempt.task.excluded.add(self._notices.pid)
         self._attempt = attempt
         return attempt
 

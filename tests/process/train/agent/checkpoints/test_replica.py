@@ -17,14 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.replicators import Host, Yard, step_in, tree
-from tests.program import find_paths, wait_for
+from tests.program import find_paths
 from tests.unit.train.agent.checkpoints.test_formats import hdf5, zipped
 from train.agent.checkpoints import store as replica_store
 from train.agent.checkpoints import transfer as replica_wire
 from train.agent.checkpoints.replicator import QUIET_S, News, Restored
-from train.agent.checkpoints.snapshot import Snapshot, decode_manifest, newer
+from train.agent.checkpoints.snapshot import decode_manifest, newer
 from train.agent.files.disk import DISK_RESERVE
-from train.agent.host.processes import identify, is_alive
 
 
 @pytest.fixture
@@ -53,15 +52,6 @@ def test_a_checkpoint_reaches_another_host_and_its_directory(yard: Yard) -> None
     assert other.restore(first) == Restored(first)
     assert other.content() == chief.content()
     assert not chief.notes + other.notes
-
-
-def test_what_is_fetched_can_be_given_on(yard: Yard) -> None:
-    chief, second, third = yard.host(), yard.host("worker-1"), yard.host("worker-2")
-    snapshot = chief.snapshot(("a.h5", "one"))
-    second.fetch(snapshot, chief)
-    chief.close()
-    third.restore(snapshot, chief, second)
-    assert third.content() == second.yard.hosts[0].content()
 
 
 def test_deletions_arrive_and_nothing_is_restored_as_nothing(yard: Yard) -> None:
@@ -128,14 +118,6 @@ def stored(host: Host) -> Path:
         directory: tuple(map(int, directory.name.split("-")[:2])) for directory in host.store.glob("[0-9]*-*-*")
     }
     return max(numbers, key=lambda directory: numbers[directory])
-
-
-def test_a_restore_leaves_alone_what_is_right(yard: Yard) -> None:
-    chief = yard.host()
-    snapshot = chief.snapshot(("w.h5", "w"))
-    before = (chief.live / "w.h5").stat().st_ino
-    chief.restore(snapshot)
-    assert (chief.live / "w.h5").stat().st_ino == before
 
 
 def test_a_damaged_snapshot_is_fetched_again(yard: Yard) -> None:
@@ -313,23 +295,6 @@ def test_whenever_the_writer_is_killed_nothing_half_is_kept(yard: Yard, kind: st
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
-def test_rotation_during_a_transfer_does_not_matter(yard: Yard) -> None:
-    chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
-    writer = yard.writer(chief, "tensorflow", pause=0.3, size=300_000)
-    yard.until(lambda: chief.held is not None, "a snapshot")
-    for _ in range(3):
-        newest = chief.newest
-        news = other.fetch(newest, chief)
-        while "does not hold it" in news.error:  # so late that two newer ones existed before the request
-            newest = chief.newest
-            news = other.fetch(newest, chief)
-        assert news.fetched == newest, news.error
-        assert 0 < checked(other) <= checked(chief)
-    yard.until(lambda: chief.newest.number > other.newest.number, "a newer snapshot")
-    yard.end(writer)
-    yard.until(lambda: len(list(chief.store.iterdir())) == 1, "older snapshots to be removed")
-
-
 def test_no_more_than_one_older_snapshot_is_kept_for_those_who_still_read(yard: Yard) -> None:
     chief, other, third = yard.host(mib_s=0.5), yard.host("worker-1"), yard.host("worker-2")
     snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
@@ -393,22 +358,6 @@ def test_when_the_sender_is_killed_another_source_goes_on(yard: Yard) -> None:
     yard.until(lambda: other.held == snapshot, "the rest to come from elsewhere")
 
 
-def test_the_death_of_the_only_sender_is_reported(yard: Yard) -> None:
-    chief, other = yard.host(mib_s=1.0), yard.host("worker-1")
-    snapshot = chief.snapshot(("big.h5", os.urandom(2 << 20).hex()))
-    other.replicator.fetch(snapshot, [chief.source])
-    yard.until(lambda: any(find_paths(other.store, "making-*/*.part")), "the transfer to begin")
-    port = chief.source[1]
-    chief.kill()
-    yard.until(lambda: bool(other.news[-1].error), "the report of the failure")
-    assert other.news[-1].error.startswith("no host gave snapshot 1 of attempt 0 of the checkpoint: 127.0.0.1 port")
-    assert other.held is None
-    assert not list(other.store.iterdir())
-    refused = other.restore(snapshot, chief)
-    assert refused.error
-    assert str(port) not in refused.error.text  # its port is 0 by now
-
-
 def test_who_does_not_know_the_secret_gets_nothing(yard: Yard) -> None:
     chief, other = yard.host(), yard.host("worker-1", secret=b"t" * 32)
     snapshot = chief.snapshot(("a.h5", "one"))
@@ -422,14 +371,6 @@ def test_who_does_not_know_the_secret_gets_nothing(yard: Yard) -> None:
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(1000) == b""
     assert yard.host("worker-3").fetch(snapshot, chief).fetched == snapshot
-
-
-def test_a_silent_stranger_is_hung_up_on(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_wire, "GREETING_S", 0.3)
-    chief = yard.host()
-    with socket.create_connection(chief.source) as stranger:
-        stranger.settimeout(90.0)
-        assert stranger.recv(1) == b""
 
 
 def test_a_silent_sender_is_given_up(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,17 +456,6 @@ def test_a_chief_without_room_says_so_once_and_keeps_what_it_has(yard: Yard, sma
     yard.end(writer)
 
 
-def test_a_receiver_without_room_says_so_and_takes_the_next_that_fits(yard: Yard, small_disk: Path) -> None:
-    chief, other = yard.host(), yard.host("worker-1", store=small_disk / "replica")
-    first = chief.snapshot(("a.h5", "first"))
-    other.fetch(first, chief)
-    big = chief.snapshot(("a.h5", os.urandom(3 << 20).hex()))
-    assert "a copy of worker-0's checkpoint on worker-1 needs 6.0 MiB" in other.fetch(big, chief).error
-    assert other.held == first
-    third = chief.snapshot(("a.h5", "third"))
-    assert other.fetch(third, chief).fetched == third
-
-
 def test_a_full_disk_in_the_middle_leaves_the_older_one(yard: Yard, small_disk: Path) -> None:
     chief, other = yard.host(mib_s=1.0), yard.host("worker-1", store=small_disk / "replica")
     first = chief.snapshot(("a.h5", "first"))
@@ -559,17 +489,6 @@ def test_a_directory_that_two_hosts_share_is_left_alone(yard: Yard) -> None:
     assert sorted(tree(shared)) == ["a.h5"]
 
 
-def test_a_url_is_none_of_ours(yard: Yard) -> None:
-    host = yard.host(live="gs://bucket/directory")
-    snapshot = Snapshot(1, 1, "x")
-    host.replicator.watch(1)
-    assert host.settle().held is None
-    assert host.fetch(snapshot).fetched == snapshot
-    assert host.restore(snapshot) == Restored(snapshot)
-    assert host.restore(None) == Restored(None)
-    assert not list(yard.directory.glob("**/gs:*"))
-
-
 def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> None:
     host = yard.host(live=yard.directory)
     (yard.directory / "precious").write_text("x")
@@ -581,48 +500,6 @@ def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> Non
 
 
 # --- the process ------------------------------------------------------------------------------------------------
-
-
-def open_files(pid: int) -> list[str]:
-    """Return what the descriptors of a process refer to, without those that it closes meanwhile."""
-    links = []
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.append(str(path.readlink()))
-    return links
-
-
-def test_it_keeps_no_descriptor_of_the_supervisor_and_yields_to_others(yard: Yard) -> None:
-    with (yard.directory / "open").open("wb"):
-        host = yard.host()
-        pid = host.replicator.pid
-        links = open_files(pid)
-        assert not [link for link in links if link.startswith(str(yard.directory))]
-        assert len([link for link in links if "eventpoll" in link]) == 1  # its own
-        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
-
-
-def test_it_ends_with_the_supervisor(tmp_path: Path) -> None:
-    code = """
-import os, sys, time
-from train.agent.host.loop import Loop
-from train.agent.checkpoints.replicator import Replicator, Setup
-loop = Loop()
-setup = Setup("job", b"s", "worker-0", "127.0.0.1", sys.argv[1] + "/live", sys.argv[1] + "/replica", 1.0)
-news = []
-one = Replicator(loop, setup, on_news=news.append)
-while not news:
-    loop.turn()
-print(one.pid, flush=True)
-time.sleep(60)
-"""
-    supervisor = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-    assert supervisor.stdout is not None
-    replicator = identify(int(supervisor.stdout.readline()))
-    assert is_alive(replicator)
-    supervisor.kill()
-    supervisor.communicate()
-    wait_for("the end of the replicator", lambda: not is_alive(replicator))
 
 
 def test_a_host_without_the_address_says_so(yard: Yard) -> None:

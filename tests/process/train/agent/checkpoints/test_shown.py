@@ -82,12 +82,3 @@ def test_a_reader_never_finds_a_checkpoint_that_is_named_and_not_there(yard: Yar
 
     yard.until(read_on, "five checkpoints at the reader")
     yard.end(writer)
-
-
-def test_a_directory_that_holds_other_things_is_not_touched(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(yard.directory))
-    chief, other = yard.host(), yard.host("worker-1", live=str(yard.directory))
-    other.replicator.update_live(on=True)
-    news = other.fetch(chief.snapshot(("a.h5", "one")), chief)
-    assert news.error
-    assert not (yard.directory / "a.h5").exists()

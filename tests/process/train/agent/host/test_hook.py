@@ -18,7 +18,6 @@ from tests.program import PYTHON
 from train.agent.host.facts import Probe
 from train.agent.host.spawn import VARIABLE, Hook, Proof, hook_for
 from train.agent.protocol.records import Exit, HangInspection
-from train.agent.supervisor import task as task_module
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
 OBSERVE = """
@@ -163,39 +162,6 @@ def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: 
             child.task.release()
             child.until(lambda child=child: child.exits)  # type: ignore[misc]
             assert bytes(child.output) == plain.stdout
-
-
-def test_a_task_that_is_held_can_be_stopped(tmp_path: Path) -> None:
-    with process() as child:
-        started(child, tmp_path, "print('never')", hook_in(tmp_path))
-        child.until(lambda: child.held)
-        child.task.stop(60.0)
-        child.until(lambda: child.closed)
-        assert child.exits == [Exit(signal=signal.SIGKILL)]
-        assert not child.task.reason
-        assert child.output == b""
-
-
-def test_the_gate_may_open_before_the_interpreter_has_come_to_it(tmp_path: Path) -> None:
-    with process() as child:
-        started(child, tmp_path, "print('at once')", hook_in(tmp_path))
-        child.task.release()
-        child.until(lambda: child.exits)
-        assert child.output == b"at once\n"
-        assert child.held == 1
-
-
-def test_an_interpreter_that_never_comes_is_ended_with_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_module, "ARRIVE_S", 0.3)
-    with process() as child:
-        command = ["/bin/sleep", "60"]
-        child.task.start(command, {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path))
-        child.until(lambda: child.closed)
-        assert child.held == 0
-        assert child.exits == [Exit(signal=signal.SIGKILL)]
-        assert child.task.reason.text == "killed because its interpreter did not come to the script within 0 s"
 
 
 # --- stacks ---------------------------------------------------------------------------------------------------------

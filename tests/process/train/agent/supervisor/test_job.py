@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from tests.process.train.agent.hosts import (
     committed,
     eventually,
     follow,
-    gone,
     listen,
 )
 from tests.program import read_files
@@ -28,16 +26,11 @@ from train.agent.protocol.records import (
     Exit,
     Follow,
     GpuUse,
-    Inspect,
-    JobReport,
     Outcome,
     Phase,
     Policy,
     Prepared,
     Progress,
-    ReasonKind,
-    Refusal,
-    Refused,
     Stopped,
     TaskState,
     Usage,
@@ -157,26 +150,6 @@ def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> N
     assert max(waits) <= min(starts)
 
 
-def test_a_task_that_is_killed_ends_all_within_the_grace_period(connect: Connect) -> None:
-    agents = [connect(index) for index in range(3)]
-    command = [sys.executable, "task.py", "stubborn"]
-    committed(agents, "kill", Bundle(SLEEP), command=command, grace_s=1.0)
-    pids = [pid_in(agent.root, "kill", f"worker-{index}") for index, agent in enumerate(agents)]
-    os.kill(pids[1], signal.SIGKILL)
-    stories = [follow(agent, Follow("kill", f"worker-{index}")) for index, agent in enumerate(agents)]
-
-    assert not any(map(alive, pids))
-    for story in stories:
-        assert story.result is not None
-        assert story.result.outcome is Outcome.FAILED
-        assert story.result.first_failed_task == "worker-1"
-        assert story.result.reason == "worker-1 was killed by SIGKILL"
-    assert stories[0].phases == ["waiting", "running", "stopping", "exited"]
-    assert stories[0].exit == Exit(signal=signal.SIGKILL)
-    exited = [record for record in stories[1].records if isinstance(record, TaskState) and record.exit is not None]
-    assert [(record.reason, record.reason_kind) for record in exited] == [("", ReasonKind.OTHER)]
-
-
 def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(connect: Connect, tmp_path: Path) -> None:
     agent = connect()
     for job, text, reason in (
@@ -223,37 +196,6 @@ print("done")
     assert story.log == b"done\n"
     for name in ("daemon", "child"):
         assert not alive(pid_in(agent.root, "daemon", "worker-0", name))
-
-
-def test_the_job_outlives_the_client_and_its_log_can_be_read_from_any_offset(connect: Connect) -> None:
-    agent = connect()
-    script = """
-import os, sys, time
-for n in range(40):
-    os.write(1, b"line %d \\xff\\r\\n" % n)
-    time.sleep(0.02)
-os.write(2, b"no newline")
-"""
-    committed([agent], "away", Bundle(script))
-    part = follow(agent, Follow("away", "worker-0"), lambda story: len(story.log) > 60)
-    agent.process.kill()
-    agent.process.wait()
-    expected = b"".join(b"line %d \xff\r\n" % n for n in range(40)) + b"no newline"
-
-    again = connect()
-    rest = follow(again, Follow("away", "worker-0", log_offset=len(part.log)))
-    assert part.log + rest.log == expected
-    assert rest.result is not None
-    assert rest.result.outcome is Outcome.SUCCEEDED
-    assert log_of(again.root, "away") == expected
-    late = connect()
-    assert follow(late, Follow("away", "worker-0")).log == expected
-    assert follow(late, Follow("away", "worker-0", tail_lines=3)).log == b"".join(expected.splitlines(True)[-3:])
-    assert follow(late, Follow("away", "worker-0", tail_lines=0)).log == b""
-    assert follow(late, Follow("away", "worker-0", tail_lines=999)).log == expected
-    without = follow(late, Follow("away", "worker-0", logs=False))
-    assert without.log == b""
-    assert without.phases == ["waiting", "running", "exited"]
 
 
 def test_script_of_a_shell_has_the_grace_period_although_the_shell_ends(connect: Connect) -> None:
@@ -362,76 +304,6 @@ def test_temporary_files_are_deleted_with_the_job(connect: Connect, tmp_path: Pa
     assert eventually(lambda: not list(temporary.iterdir()))
 
 
-@pytest.mark.parametrize("asked", [0, 1])
-def test_stop_ends_the_whole_job_whoever_is_asked(connect: Connect, asked: int) -> None:
-    agents = [connect(index) for index in range(2)]
-    command = [sys.executable, "task.py", "stubborn"]
-    committed(agents, "stop", Bundle(SLEEP), command=command)
-    pids = [pid_in(agent.root, "stop", f"worker-{index}") for index, agent in enumerate(agents)]
-    assert agents[asked].stop("stop", f"worker-{asked}", grace_s=0.3) == Stopped(killed=True, running=True)
-    for index, agent in enumerate(agents):
-        result = follow(agent, Follow("stop", f"worker-{index}")).result
-        assert result is not None
-        assert (result.outcome, result.first_failed_task, result.reason) == (
-            Outcome.CANCELLED,
-            "",
-            "stopped on request",
-        )
-    assert not any(map(alive, pids))
-    assert agents[asked].stop("stop", f"worker-{asked}") == Stopped(killed=False, running=False)
-
-
-def test_a_stopped_process_ends_too(connect: Connect) -> None:
-    agent = connect()
-    committed([agent], "frozen", Bundle(SLEEP))
-    pid = pid_in(agent.root, "frozen", "worker-0")
-    os.kill(pid, signal.SIGSTOP)
-    assert agent.stop("frozen", grace_s=2.0).running
-    assert not alive(pid)
-
-
-def test_a_supervisor_that_is_killed_takes_its_task_with_it_and_the_others_say_who_was_lost(connect: Connect) -> None:
-    agents = [connect(index) for index in range(2)]
-    members = []
-    bundle = Bundle(SLEEP)
-    for index, agent in enumerate(agents):
-        answer = agent.prepare("lost", bundle, slot=f"worker-{index}", address=f"127.0.0.{index + 1}")
-        assert isinstance(answer, Prepared)
-        members.append(answer.member)
-    requests = commits("lost", members, [sys.executable, "task.py"])
-    supervisors = [agent.commit(request).pid for agent, request in zip(agents, requests, strict=True)]
-    pids = [pid_in(agent.root, "lost", f"worker-{index}") for index, agent in enumerate(agents)]
-    os.kill(supervisors[0], signal.SIGKILL)
-
-    story = follow(agents[0], Follow("lost", "worker-0"))
-    assert story.result is not None
-    assert story.result.outcome is Outcome.LOST
-    assert story.result.reason == "the agent that looked after worker-0 is gone without a word"
-    other = follow(agents[1], Follow("lost", "worker-1"))
-    assert other.result is not None
-    assert other.result.outcome is Outcome.FAILED
-    assert other.result.first_failed_task == "worker-0"
-    ends = ("its agent ended", "its connection broke (Connection reset by peer)")  # the latter with unread data
-    assert other.result.reason in [f"worker-0 (127.0.0.1) was lost: {end}" for end in ends]
-    assert all(map(gone, pids))
-    assert not connect(0).stop("lost", "worker-0").running
-
-
-def test_maintenance_that_an_earlier_supervisor_reported_is_not_reported_again(connect: Connect) -> None:
-    agent = connect()
-    answer = agent.prepare("again", Bundle(SLEEP))
-    assert isinstance(answer, Prepared)
-    (agent.root / "jobs/again/worker-0/maintenance").write_text("1796205600.0 1796209200.0")
-    agent.commit(next(commits("again", [answer.member], [sys.executable, "task.py"])))
-    pid_in(agent.root, "again", "worker-0")
-    asker = connect()
-    asker.send(Inspect())
-    [report] = listen(asker).records
-    assert isinstance(report, JobReport)
-    assert (report.alive, report.maintenance) == (True, [])
-    assert asker.stop("again").running
-
-
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
     agent = connect()
     script = """
@@ -464,34 +336,6 @@ def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Conne
     assert result is not None
     assert result.reason == "the agent of worker-0 received SIGTERM"
     assert not alive(pid)
-
-
-def test_any_output_arrives_byte_for_byte(connect: Connect) -> None:
-    """A long line, carriage returns, all bytes, and invalid UTF-8."""
-    pieces = [
-        (b"x" * (1 << 20), 50),
-        (b"\r" * (1 << 20), 8),
-        (bytes(range(256)) * 4096, 4),
-        (b"\xff\xfe\n" * 100000, 4),
-    ]
-    agent = connect()
-    bundle = Bundle(
-        "import sys\n"
-        "for number, word in enumerate(sys.argv[1:]):\n"
-        "    data = open(f'piece-{number}', 'rb').read()\n"
-        "    for _ in range(int(word)): sys.stdout.buffer.write(data)"
-    )
-    for number, (piece, _) in enumerate(pieces):
-        bundle.add(f"piece-{number}", piece)
-    command = [sys.executable, "task.py", *(str(times) for _, times in pieces)]
-    committed([agent], "bytes", bundle, command=command)
-    story = follow(agent, Follow("bytes", "worker-0"))
-    assert len(story.log) == sum(len(piece) * times for piece, times in pieces)
-    expected = sha256()
-    for piece, times in pieces:
-        for _ in range(times):
-            expected.update(piece)
-    assert sha256(story.log).digest() == expected.digest()
 
 
 def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
@@ -573,17 +417,6 @@ while True:
         return [path.parent.name for path in paths if path.parent.name != str(agent.process.pid)]
 
     assert eventually(lambda: not left()), left()
-
-
-def test_a_second_job_is_refused_while_one_runs_and_taken_afterwards(connect: Connect) -> None:
-    agent, other = connect(), connect()
-    committed([agent], "mine", Bundle(SLEEP))
-    answer = other.prepare("yours", Bundle("pass"))
-    assert isinstance(answer, Refused)
-    assert (answer.kind, answer.job) == (Refusal.BUSY, "mine")
-    assert answer.reason == "job mine is running on this host"
-    agent.stop("mine")
-    assert isinstance(other.prepare("yours", Bundle("pass")), Prepared)
 
 
 def test_hanging_up_before_commit_gives_everything_back(connect: Connect) -> None:

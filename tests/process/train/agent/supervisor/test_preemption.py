@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from fleet.jobs.policy import preemption_notices
-from tests.emulator.metadata import Metadata
-from tests.unit.train.agent.gang.test_gang import KILLED, Play
-from train.agent.checkpoints.snapshot import Snapshot
+from tests.unit.train.agent.gang.test_gang import Play
 from train.agent.gang import scheduling
-from train.agent.gang.states import Source, Stage
+from train.agent.gang.states import Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import (
     Outcome,
@@ -31,7 +29,6 @@ from train.agent.supervisor.preemption import (
     Timing,
     Window,
     find_notice,
-    read_answer,
     read_notices,
 )
 from train.defaults import KILL_AFTER_PREEMPTION_S
@@ -57,26 +54,6 @@ def test_only_a_host_of_the_provider_polls_its_server(tmp_path: Path) -> None:
     assert find_notice([NOTICE], {}, str(product)) == NOTICE
     other = find_notice([NOTICE], {"GCE_METADATA_HOST": "127.0.0.9:8080"}, str(product))
     assert other == notice_at("127.0.0.9:8080")
-
-
-def test_an_answer_is_read_when_all_of_it_has_come() -> None:
-    whole = b"HTTP/1.1 200 OK\r\nETag: ab\r\nContent-Length: 4\r\n\r\nTRUE"
-    for end in range(len(whole)):
-        assert read_answer(whole[:end], ended=False) is None
-    answer = read_answer(whole, ended=False)
-    assert answer is not None
-    assert (answer.status, answer.headers["etag"], answer.body) == (200, "ab", "TRUE")
-    until_the_end = b"HTTP/1.0 503 Busy\r\n\r\nlater"
-    assert read_answer(until_the_end, ended=False) is None
-    answer = read_answer(until_the_end, ended=True)
-    assert answer is not None
-    assert (answer.status, answer.body) == (503, "later")
-
-
-@pytest.mark.parametrize("data", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 soon\r\n\r\n", b"HTTP/1.1\r\n\r\n"])
-def test_what_is_no_answer(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no answer"):
-        read_answer(data, ended=True)
 
 
 DATE = "Wed, 02 Dec 2026 10:00:00 GMT"
@@ -114,29 +91,12 @@ AT = 1796205600
     ],
 )
 def test_the_notices_of_a_response_by_the_clock_of_its_server(content: str, notices: Notices) -> None:
-    assert read_notices(NOTICE, Answer(200, {"date": DATE}, content)) == notices
-
-
-def test_the_notices_in_the_metadata_of_an_instance() -> None:
-    attributes = {"fleet-end-at": str(AT + 60), "startup-script": "#!/bin/sh\n" * 1000}
-    instance = {"preempted": "FALSE", "maintenance-event": "NONE", "attributes": attributes}
-    metadata = Metadata(instance, "proj-1", lambda *_: None, lambda: AT)
-
-    def read() -> Notices:
-        text = metadata.read("/instance/", {"recursive": "true"})
-        assert text is not None
-        return read_notices(NOTICE, Answer(200, {"date": DATE}, text[0]))
-
-    assert read() == Notices(end_in_s=60.0)
-    metadata.set("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
-    assert read() == Notices(end_in_s=60.0, maintenance=True)
-    metadata.set("preempted", "TRUE")
-    assert read().preempted
+    assert read_notices(NOTICE, Answer({"date": DATE}, content)) == notices
 
 
 def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> None:
     content = f'{{"attributes": {{"fleet-end-at": "{round(time.time()) + 3600}"}}}}'
-    end_in_s = read_notices(NOTICE, Answer(200, {"date": "soon"}, content)).end_in_s
+    end_in_s = read_notices(NOTICE, Answer({"date": "soon"}, content)).end_in_s
     assert end_in_s is not None
     assert 3000 < end_in_s < 3700
 
@@ -227,16 +187,13 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., S
     away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 2
     server = serve(answer("FALSE"), *away, answer("TRUE"))
     loop, reports = Loop(), list[Notices]()
-    timing = FAST._replace(answer_s=2.0, poll_s=0)  # the third response of four never ends
+    timing = FAST._replace(answer_s=2.0, poll_s=0)  # one response never ends
     watch = NoticeWatch(loop, notice_at(server.place), reports.append, timing)
     turn(loop, lambda: Notices(preempted=True) in reports)
     assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
     assert server.asked[2] == PATH  # the current value is requested first
     watch.close()
     loop.close()
-
-
-OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
 
 
 # --- the gang -----------------------------------------------------------------------------------------------------
@@ -298,45 +255,3 @@ def test_a_job_that_a_preemption_ends_says_so(
         play.lose(last)
         play.wait(wait_s)
     assert (play.result.reason, play.result.outcome, play.result.started) == (reason, Outcome.FAILED, starts)
-
-
-def test_a_spare_begins_when_the_last_checkpoint_has_left_the_host() -> None:
-    play = Play(3, SPOT, spares=1).start()
-    for name in play.names:
-        play.send_record(name, snapshot=OLD, source=Source(name, 1))
-    play.send_record("worker-1", preempted=True)
-    assert scheduling.desired_state(play.gang).notices[-1].endswith("; worker-2 replaces it")
-    play.send_record("worker-1", snapshot=NEW)
-    play.close()
-    play.wait(1.0)
-    assert play.at(Stage.WAIT)
-    assert scheduling.desired_state(play.gang).sources == [Source("worker-1", 1)]
-    play.send_record("worker-0", snapshot=NEW)
-    assert play.at(Stage.RESERVE)
-    assert [(member.slot, member.task) for member in scheduling.desired_state(play.gang).members] == [
-        ("worker-0", "worker-0"),
-        ("worker-2", "worker-1"),
-    ]
-
-
-def test_where_the_newest_checkpoint_went_with_its_host_the_one_before_is_begun_at() -> None:
-    play = Play(2, SPOT).start()
-    play.send_record("worker-0", snapshot=OLD, source=Source("a", 1))
-    play.send_record("worker-1", snapshot=NEW, source=Source("b", 1))
-    play.lose("worker-1")
-    play.exit("worker-0", KILLED)
-    play.close("worker-1")
-    play.wait(10.0)
-    play.send_record("worker-1", attempt=0, exit=None, closed=True, snapshot=None, source=None)
-    play.wait(5.0)
-    play.send_record("worker-0", attempt=2, port=2300, exit=None, held=False, probe_results=None)
-    play.send_record("worker-1", attempt=2, port=2300)
-    assert play.at(Stage.RESERVE)
-    play.wait(5.0)
-    significant_lines = scheduling.desired_state(play.gang)
-    assert (significant_lines.stage, significant_lines.snapshot) == (Stage.LAUNCH, OLD)
-    assert significant_lines.notices == [
-        "attempt 2 starts from an earlier checkpoint: the newest one was lost with its host before it was copied"
-    ]
-    play.send_record("worker-1", snapshot=NEW)  # found on its disk later
-    assert scheduling.desired_state(play.gang).snapshot == OLD

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from train.agent.checkpoints.snapshot import (
     Item,
@@ -17,11 +13,8 @@ from train.agent.checkpoints.snapshot import (
     digest_of,
     encode_manifest,
     identity,
-    newer,
-    read_snapshot,
     replicated_keys,
     replication_problem,
-    surplus,
 )
 
 
@@ -54,28 +47,6 @@ def test_a_manifest_that_was_changed_is_refused() -> None:
             decode_manifest(damaged)
 
 
-def test_the_order_is_by_attempt_then_number() -> None:
-    assert newer(Snapshot(2, 1, "a"), Snapshot(1, 9, "b"))
-    assert newer(Snapshot(1, 2, "a"), Snapshot(1, 1, "b"))
-    assert newer(Snapshot(1, 1, "a"), None)
-    assert not newer(Snapshot(1, 1, "a"), Snapshot(1, 1, "b"))
-
-
-def test_a_snapshot_travels_as_a_list() -> None:
-    snapshot = Snapshot(1, 2, "abc")
-    assert read_snapshot(json.loads(json.dumps(snapshot))) == snapshot
-    assert read_snapshot(None) is None
-    bads: list[object] = [[1, 2], [1, "2", "x"], "abc", [True, 1, "x"], {}]
-    for bad in bads:
-        with pytest.raises(ValueError, match="no snapshot"):
-            read_snapshot(bad)
-
-
-def test_the_digest_depends_on_contents_and_not_on_times() -> None:
-    assert digest_of(ITEMS) == digest_of([item._replace(mtime_ns=1) for item in ITEMS])
-    assert digest_of(ITEMS) != digest_of([ITEMS[0]._replace(content="x"), *ITEMS[1:]])
-
-
 def test_files_that_equal_a_snapshot_are_not_new() -> None:
     items = [Item("a", Kind.FILE, 0o644, 1, 1, "x"), Item("d", Kind.DIRECTORY, 0o700)]
     same = [*files("a"), directory("d")]
@@ -84,54 +55,17 @@ def test_files_that_equal_a_snapshot_are_not_new() -> None:
         assert replicated_keys(items, other) != {entry.path: entry.key for entry in other}
 
 
-@given(st.lists(st.sampled_from(["a", "a/b", "a/b/c", "d", "e"]), unique=True))
-def test_what_goes_first_is_what_lies_deepest(names: list[str]) -> None:
-    gone = surplus([*(directory(name) for name in names), directory("lost+found")], [])
-    order = [entry.path for entry in gone]
-    assert set(order) == set(names)
-    assert all(
-        order.index(name) < order.index(parent) for name in order for parent in order if name.startswith(parent + "/")
-    )
-
-
-def test_what_has_another_kind_goes() -> None:
-    assert surplus([directory("a"), *files("a/x", "b")], [Item("a", Kind.FILE, 0), Item("b", Kind.FILE, 0)]) == [
-        *files("a/x"),
-        directory("a"),
-    ]
-
-
 # --- directories ----------------------------------------------------------------------------------------------------
 
 STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
 
 
-@pytest.mark.parametrize(
-    "live",
-    [
-        "/",
-        "/home",
-        "/home/me",
-        "/home/me/.fleet/jobs/j/worker-0",
-        "/home/me/.fleet/jobs/j/worker-0/src",
-        STORE + "/x",
-    ],
-)
-def test_a_directory_with_other_things_in_it_is_refused(live: str) -> None:
-    assert "checkpoint directory" in replication_problem(live, STORE, "/home/me")
-
-
-@pytest.mark.parametrize(
-    "live",
-    [
-        "/tmp/backup",
-        "/home/me/ckpt",
-        "/home/me/.fleet/jobs/j/worker-0/src/ckpt",
-        "/home/me/.fleet/jobs/j/worker-0/checkpoints",
-    ],
-)
-def test_a_directory_of_their_own_is_fit(live: str) -> None:
-    assert replication_problem(live, STORE, "/home/me") == ""
+def test_only_a_directory_without_other_things_in_it_is_replicated() -> None:
+    task = "/home/me/.fleet/jobs/j/worker-0"
+    for live in ("/", "/home", "/home/me", task, f"{task}/src", STORE + "/x"):
+        assert "checkpoint directory" in replication_problem(live, STORE, "/home/me")
+    for live in ("/tmp/backup", "/home/me/ckpt", f"{task}/src/ckpt", f"{task}/checkpoints"):
+        assert replication_problem(live, STORE, "/home/me") == ""
 
 
 MOUNTS = r"""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.agent.protocol.records import Progress
-from train.agent.supervisor.progress import Pace, ProgressParser
+from train.agent.supervisor.progress import ProgressParser
 
 KERAS_2 = (
     b"Epoch 1/2\n"
@@ -42,18 +42,6 @@ def place(progress: Progress | None) -> tuple[int, int, int, int]:
     return progress.epoch, progress.epochs, progress.step, progress.steps
 
 
-@given(st.lists(st.sampled_from([b"plain text\n", b"step 5 ", b"loss 0.5\n", b"Epoch 1/2\r", b"\n", b"x" * 30])))
-def test_plain_text_changes_no_reading(pieces: list[bytes]) -> None:
-    data = b"".join(pieces)
-    by_byte = ProgressParser("worker-0", "worker-0", 1)
-    for byte in data:
-        by_byte.feed(bytes([byte]), 0.0)
-    by_piece = ProgressParser("worker-0", "worker-0", 1)
-    for piece in pieces:
-        by_piece.feed(piece, 0.0)
-    assert by_piece.latest == by_byte.latest == parse(data)[1]
-
-
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_the_bar_of_keras_2(size: int) -> None:
     kept, latest = parse(KERAS_2, size)
@@ -72,13 +60,6 @@ def test_the_bar_of_keras_3(size: int) -> None:
     assert [place(item) for item in kept] == [(1, 2, 6, 6)]
     assert kept[0].metrics == {"accuracy": 0.35, "loss": 1.4, "val_accuracy": 0.4, "val_loss": 1.3}
     assert latest == kept[0]
-
-
-def test_a_bar_in_the_middle_of_its_epoch() -> None:
-    _, latest = parse(KERAS_2[: KERAS_2.index(b"6/6")])
-    assert place(latest) == (1, 2, 3, 6)
-    assert latest is not None
-    assert latest.metrics == {"loss": 1.2, "accuracy": 0.3}
 
 
 @pytest.mark.parametrize(
@@ -144,16 +125,6 @@ def test_the_end_of_each_epoch_of_a_custom_loop_is_kept_once() -> None:
     assert [item.epoch for item in kept] == [1, 2]
 
 
-def test_pace_goes_on_through_the_end_of_an_epoch() -> None:
-    pace = Pace()
-    now = Progress("worker-0", "worker-0", 1, 0.0)
-    assert pace.feed(now._replace(epoch=1, step=0), 0.0) == -1.0
-    assert pace.feed(now._replace(epoch=1, step=1), 0.1) == -1.0
-    assert pace.feed(now._replace(epoch=1, step=10), 1.0) == 10.0
-    assert pace.feed(now._replace(epoch=2, step=0), 1.0) == 10.0
-    assert pace.feed(now._replace(epoch=2, step=10), 2.0) == 10.0
-
-
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_no_bytes_break_it(data: bytes, size: int) -> None:
     parse(data, size)
@@ -208,9 +179,3 @@ def test_epochs_are_timed_if_the_output_has_one_line_per_epoch() -> None:
     loose.feed(b"Epoch 1/9 loss 0.4\n", 30.0)
     assert loose.latest is not None
     assert (loose.latest.epochs_done, loose.latest.epoch_s) == (2, 20.0)
-
-
-def test_epochs_are_not_timed_if_the_output_shows_steps() -> None:
-    latest = parse(KERAS_2)[1]
-    assert latest is not None
-    assert latest.epoch_s is None
