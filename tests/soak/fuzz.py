@@ -25,10 +25,10 @@ from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
 from tests.soak.mangler import Mangler, sample_records
 from train.agent.checkpoints.snapshot import (
-    Item,
-    Kind,
-    Manifest,
+    PathItem,
+    PathKind,
     Snapshot,
+    SnapshotManifest,
     decode_manifest,
     digest_of,
     encode_manifest,
@@ -126,18 +126,18 @@ def _deep(mangler: Mangler, values: dict[str, Any]) -> dict[str, Any]:
 def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
     """Decode damaged manifests of checkpoints from other hosts."""
     items = [
-        Item("a", Kind.DIRECTORY, 0o755),
-        Item("a/x", Kind.FILE, 0o644, 5, 10**18, "0" * 64),
-        Item("b", Kind.LINK, 0o777, content="a/x"),
+        PathItem("a", PathKind.DIRECTORY, 0o755),
+        PathItem("a/x", PathKind.FILE, 0o644, 5, 10**18, "0" * 64),
+        PathItem("b", PathKind.LINK, 0o777, content="a/x"),
     ]
-    whole = encode_manifest(Manifest(Snapshot(1, 1, digest_of(items)), "worker-0", "o", tuple(items)))
+    whole = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-0", "o", tuple(items)))
     assert decode_manifest(whole).items == tuple(items)
     for _ in range(rounds):
         data = mangler.damage(whole) if mangler.random.random() < 0.8 else mangler.anything()
         with contextlib.suppress(Exception):
             parts = json.loads(data)  # with a valid digest, as a hostile host would send it
-            rows = [Item(*row) for row in parts[3]]
-            parts[0] = [1, 1, digest_of([row._replace(kind=Kind(row.kind)) for row in rows])]
+            rows = [PathItem(*row) for row in parts[3]]
+            parts[0] = [1, 1, digest_of([row._replace(kind=PathKind(row.kind)) for row in rows])]
             data = json.dumps(parts).encode()
         with contextlib.suppress(ValueError):
             for item in decode_manifest(data).items:

@@ -26,7 +26,7 @@ from typing import (
     Tuple,
 )
 
-from train.agent.checkpoints.snapshot import Item, Kind
+from train.agent.checkpoints.snapshot import PathItem, PathKind
 from train.agent.files.disk import unescape
 
 if TYPE_CHECKING:
@@ -49,18 +49,18 @@ _SUPERBLOCK = 96  # bytes; the largest part of one that is read
 _WRITING = 0x1  # consistency flag of superblock version 3: open for writing
 
 
-class Listing(NamedTuple):
+class DirectoryListing(NamedTuple):
     """Content of a checkpoint directory at one moment, without files that are never part of a checkpoint."""
 
     directory: str
-    entries: Sequence[Item]
+    entries: Sequence[PathItem]
     texts: Mapping[str, str]  # of each file that is called `checkpoint`
 
 
 class State(NamedTuple):
     """Content of a checkpoint directory without files in progress."""
 
-    entries: Tuple[Item, ...]
+    entries: Tuple[PathItem, ...]
     declared_complete: FrozenSet[str]  # paths that TensorFlow itself declares complete
     managed_directories: FrozenSet[str]  # directories in which it does so
 
@@ -72,14 +72,14 @@ class State(NamedTuple):
     @property
     def empty(self) -> bool:
         """Return True if there are no files."""
-        return all(entry.kind is Kind.DIRECTORY for entry in self.entries)
+        return all(entry.kind is PathKind.DIRECTORY for entry in self.entries)
 
     def changed_files(self, baseline: Keys) -> List[str]:
         """Return the files that differ from those of another state."""
         return [
             entry.path
             for entry in self.entries
-            if entry.kind is not Kind.DIRECTORY and baseline.get(entry.path) != entry.key
+            if entry.kind is not PathKind.DIRECTORY and baseline.get(entry.path) != entry.key
         ]
 
     def declared_part(self, baseline: Keys) -> Optional[State]:
@@ -119,12 +119,12 @@ def prefix_of(path: str) -> str:
     return path[: -len(_INDEX)] if path.endswith(_INDEX) else ""
 
 
-def checkpoint_name(items: Sequence[Item]) -> str:
+def checkpoint_name(items: Sequence[PathItem]) -> str:
     """Return the name of the newest checkpoint among `items`: the TensorFlow prefix, or else the path of the file.
 
     Returns an empty string if there is no file.
     """
-    files = [item for item in items if item.kind is Kind.FILE]
+    files = [item for item in items if item.kind is PathKind.FILE]
     # TensorFlow's index file `checkpoint` is written after the checkpoint that it names.
     named = [item for item in files if os.path.basename(item.path) != STATE_FILE] or files
     last = max(named, key=lambda item: (item.mtime_ns, item.path), default=None)
@@ -140,11 +140,13 @@ def named_checkpoints(text: str) -> List[str]:
     return list(dict.fromkeys([*newest[-1:], *others])) if newest else []
 
 
-def complete_state(listing: Listing) -> Optional[State]:
+def complete_state(listing: DirectoryListing) -> Optional[State]:
     """Return the state of a listing; None if a TensorFlow checkpoint that it must have lacks a file."""
-    kept = [entry for entry in listing.entries if not _TEMPORARY.search(entry.path) and entry.kind is not Kind.OTHER]
-    paths = {entry.path for entry in kept if entry.kind is Kind.FILE}
-    directories = {entry.path for entry in listing.entries if entry.kind is Kind.DIRECTORY}
+    kept = [
+        entry for entry in listing.entries if not _TEMPORARY.search(entry.path) and entry.kind is not PathKind.OTHER
+    ]
+    paths = {entry.path for entry in kept if entry.kind is PathKind.FILE}
+    directories = {entry.path for entry in listing.entries if entry.kind is PathKind.DIRECTORY}
     incomplete = _incomplete_checkpoints(paths, directories)
     declared: Set[str] = set()
     managed: Set[str] = set()
@@ -184,7 +186,7 @@ def _incomplete_checkpoints(paths: Set[str], directories: Set[str]) -> Dict[str,
     }
 
 
-def _read_named_checkpoints(listing: Listing, path: str) -> List[str]:
+def _read_named_checkpoints(listing: DirectoryListing, path: str) -> List[str]:
     """Return the prefixes inside the directory that a file `checkpoint` names, the newest first."""
     prefixes = []
     for name in named_checkpoints(listing.texts[path]):

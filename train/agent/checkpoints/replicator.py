@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 
 from train.agent.checkpoints.formats import State, checkpoint_name, complete_state, is_unfinished
 from train.agent.checkpoints.snapshot import (
-    Kind,
-    Manifest,
+    PathKind,
     Snapshot,
+    SnapshotManifest,
     newer,
     read_snapshot,
     replicated_keys,
@@ -32,7 +32,7 @@ from train.agent.checkpoints.store import (
     ChangedError,
     ReplicaError,
     SnapshotOrigin,
-    Store,
+    SnapshotStore,
     directory_identity,
     is_being_written,
     list_directory,
@@ -122,7 +122,7 @@ class Setup(NamedTuple):
         if reason:
             raise ReplicaError(reason)
 
-    def is_shared_with(self, manifest: Manifest) -> bool:
+    def is_shared_with(self, manifest: SnapshotManifest) -> bool:
         """Return True if another host's task writes to the same checkpoint directory."""
         return manifest.slot != self.slot and manifest.origin == directory_identity(self.live)
 
@@ -237,7 +237,7 @@ class _Process:
         self._setup = setup
         self._port = 0
         self._bucket = BandwidthLimit(setup.mib_s)
-        self._store = Store(setup.store)
+        self._store = SnapshotStore(setup.store)
         self._watcher = _Watcher(setup, self._store, self._report)
         self._mover = _Mover(setup, self._store, self._report)
 
@@ -300,7 +300,7 @@ def _thread(run: Callable[[], None]) -> None:
 class _Watcher:
     """Take snapshots of what the task writes, at the command of another thread."""
 
-    def __init__(self, setup: Setup, store: Store, report: Callable[..., None]) -> None:
+    def __init__(self, setup: Setup, store: SnapshotStore, report: Callable[..., None]) -> None:
         self.commands: queue.SimpleQueue[Dict[str, Any]] = queue.SimpleQueue()
         self._setup = setup
         self._store = store
@@ -397,7 +397,7 @@ class _Watcher:
         A process that is killed closes its files, too, but it is ending before that.
         """
         changed = set(state.changed_files(baseline))
-        files = [entry.path for entry in state.entries if entry.kind is Kind.FILE and entry.path in changed]
+        files = [entry.path for entry in state.entries if entry.kind is PathKind.FILE and entry.path in changed]
         if is_being_written(self._live) or any(is_unfinished(os.path.join(self._live, path)) for path in files):
             return False
         task = read_stat(self._task)
@@ -435,7 +435,7 @@ class _Watcher:
 class _Mover:
     """Fetch and restore, one after the other."""
 
-    def __init__(self, setup: Setup, store: Store, report: Callable[..., None]) -> None:
+    def __init__(self, setup: Setup, store: SnapshotStore, report: Callable[..., None]) -> None:
         self._setup = setup
         self._store = store
         self._report = report
@@ -515,7 +515,7 @@ class _Mover:
                 restore(self._setup.live, kept)
             return checkpoint_name(kept.manifest.items)
 
-    def _show(self, snapshot: Snapshot, before: Optional[Manifest]) -> None:
+    def _show(self, snapshot: Snapshot, before: Optional[SnapshotManifest]) -> None:
         self._setup.check()
         with self._store.reading(snapshot) as kept:
             if kept is not None and not self._setup.is_shared_with(kept.manifest):

@@ -12,7 +12,7 @@ from train.agent.checkpoints.store import (
     ChangedError,
     ReplicaError,
     SnapshotOrigin,
-    Store,
+    SnapshotStore,
     StoredSnapshot,
     directory_identity,
     newest_stored,
@@ -62,7 +62,7 @@ def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> N
         elif live is not None:
             origin = SnapshotOrigin(live.directory, live.slot, directory_identity(live.directory), _UNCOPIED)
             try:
-                take_snapshot(Store(target.replica), origin, live.state)
+                take_snapshot(SnapshotStore(target.replica), origin, live.state)
             except ChangedError as error:
                 raise ReplicaError(f"the checkpoint of job {wanted.job} changes while it is copied") from error
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from train.agent.files.disk import Mount
 
-    Keys: TypeAlias = "Mapping[str, Tuple[Any, ...]]"  # Item.key of each path
+    Keys: TypeAlias = "Mapping[str, Tuple[Any, ...]]"  # PathItem.key of each path
 
 MOST_ENTRIES = 100_000
 MODES = 0o777  # what is kept of a file's mode
@@ -70,7 +70,7 @@ def read_snapshot(value: Any) -> Optional[Snapshot]:
     return Snapshot(*value)
 
 
-class Kind(str, Enum):
+class PathKind(str, Enum):
     """Type of a path."""
 
     FILE = "file"
@@ -79,11 +79,11 @@ class Kind(str, Enum):
     OTHER = "other"  # a socket, a pipe, a device: no part of a checkpoint
 
 
-class Item(NamedTuple):
+class PathItem(NamedTuple):
     """One path of a snapshot or of a listing, relative to the checkpoint directory, with forward slashes."""
 
     path: str
-    kind: Kind
+    kind: PathKind
     mode: int
     size: int = 0
     mtime_ns: int = 0
@@ -92,36 +92,36 @@ class Item(NamedTuple):
     @property
     def key(self) -> Tuple[Any, ...]:
         """Return a value that changes whenever the file of a listing does; constant for a directory."""
-        return (self.kind,) if self.kind is Kind.DIRECTORY else self[1:]
+        return (self.kind,) if self.kind is PathKind.DIRECTORY else self[1:]
 
 
-class Manifest(NamedTuple):
+class SnapshotManifest(NamedTuple):
     """Content of a snapshot."""
 
     snapshot: Snapshot
     slot: str  # whose checkpoint directory it was taken from
     origin: str  # identity of that directory
-    items: Tuple[Item, ...]
+    items: Tuple[PathItem, ...]
 
     @property
-    def files(self) -> List[Tuple[int, Item]]:
+    def files(self) -> List[Tuple[int, PathItem]]:
         """Return the files, each with its index among the items."""
-        return [(number, item) for number, item in enumerate(self.items) if item.kind is Kind.FILE]
+        return [(number, item) for number, item in enumerate(self.items) if item.kind is PathKind.FILE]
 
 
-def digest_of(items: Sequence[Item]) -> str:
+def digest_of(items: Sequence[PathItem]) -> str:
     """Return a hash of the content of a snapshot, independent of its time."""
     text = json.dumps([[item.path, item.kind.value, item.mode, item.size, item.content] for item in items])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: SnapshotManifest) -> bytes:
     """Return a manifest as JSON."""
     items = [[item.path, item.kind.value, *item[2:]] for item in manifest.items]
     return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
 
 
-def decode_manifest(data: bytes) -> Manifest:
+def decode_manifest(data: bytes) -> SnapshotManifest:
     """Return the manifest in JSON of `encode_manifest`.
 
     Raises:
@@ -140,15 +140,19 @@ def decode_manifest(data: bytes) -> Manifest:
     if snapshot is None or digest_of(items) != snapshot.digest:
         raise ValueError("a manifest that does not fit its digest")
     _check_paths(items)
-    return Manifest(snapshot, slot, origin, items)
+    return SnapshotManifest(snapshot, slot, origin, items)
 
 
-def _check_paths(items: Sequence[Item]) -> None:
-    directories = {item.path for item in items if item.kind is Kind.DIRECTORY} | {""}
+def _check_paths(items: Sequence[PathItem]) -> None:
+    directories = {item.path for item in items if item.kind is PathKind.DIRECTORY} | {""}
     for item in items:
-        if not is_inner_path(item.path) or os.path.dirname(item.path) not in directories or item.kind is Kind.OTHER:
+        if (
+            not is_inner_path(item.path)
+            or os.path.dirname(item.path) not in directories
+            or item.kind is PathKind.OTHER
+        ):
             raise ValueError(f"a manifest with a path that leads elsewhere: {item.path!r}")
-        if item.kind is Kind.LINK and not is_inner_link(item.path, item.content):
+        if item.kind is PathKind.LINK and not is_inner_link(item.path, item.content):
             raise ValueError(f"a manifest with a link that leads elsewhere: {item.path!r}")
     if len({item.path for item in items}) != len(items):
         raise ValueError("a manifest that names a path twice")
@@ -157,7 +161,7 @@ def _check_paths(items: Sequence[Item]) -> None:
 _ROW = [str, str, int, int, int, str]
 
 
-def _item(row: Any) -> Item:
+def _item(row: Any) -> PathItem:
     if not isinstance(row, list) or [type(value) for value in row] != _ROW:
         raise ValueError("a manifest with a row of another shape")
     path, kind, mode, size, mtime_ns, content = row
@@ -167,28 +171,28 @@ def _item(row: Any) -> Item:
         check_number(number)
     if not 0 <= mode <= MODES or size < 0:
         raise ValueError(f"a manifest with an impossible mode or size: {path!r}")
-    return Item(path, Kind(kind), mode, size, mtime_ns, content)
+    return PathItem(path, PathKind(kind), mode, size, mtime_ns, content)
 
 
 # --- making a directory equal to a snapshot ------------------------------------------------------------------------
 
 
-def is_equal(path_info: Optional[Item], item: Item) -> bool:
+def is_equal(path_info: Optional[PathItem], item: PathItem) -> bool:
     """Return True if a path equals an item of a snapshot, by its size and time."""
     if path_info is None or path_info.kind is not item.kind:
         return False
-    if item.kind is Kind.FILE:
+    if item.kind is PathKind.FILE:
         return path_info[2:5] == item[2:5]
-    return item.kind is Kind.DIRECTORY or path_info.content == item.content
+    return item.kind is PathKind.DIRECTORY or path_info.content == item.content
 
 
-def replicated_keys(items: Sequence[Item], listing: Sequence[Item]) -> Keys:
+def replicated_keys(items: Sequence[PathItem], listing: Sequence[PathItem]) -> Keys:
     """Return the keys that a directory would have if it contained only `items`."""
     by_path = {entry.path: entry for entry in listing}
     return {item.path: by_path[item.path].key if is_equal(by_path.get(item.path), item) else item for item in items}
 
 
-def surplus(listing: Sequence[Item], items: Sequence[Item]) -> List[Item]:
+def surplus(listing: Sequence[PathItem], items: Sequence[PathItem]) -> List[PathItem]:
     """Return what must be removed before the directory can equal `items`, the contents of a directory first."""
     kinds = {item.path: item.kind for item in items}
     gone = [entry for entry in listing if kinds.get(entry.path) is not entry.kind]

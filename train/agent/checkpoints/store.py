@@ -17,14 +17,14 @@ import stat
 import threading
 from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from train.agent.checkpoints.formats import STATE_FILE, Listing, State, is_data, is_ignored
+from train.agent.checkpoints.formats import STATE_FILE, DirectoryListing, State, is_data, is_ignored
 from train.agent.checkpoints.snapshot import (
     MODES,
     MOST_ENTRIES,
-    Item,
-    Kind,
-    Manifest,
+    PathItem,
+    PathKind,
     Snapshot,
+    SnapshotManifest,
     decode_manifest,
     digest_of,
     encode_manifest,
@@ -64,14 +64,14 @@ class ChangedError(Exception):
 # --- listing ----------------------------------------------------------------------------------------------------
 
 
-def list_directory(directory: str) -> List[Item]:
+def list_directory(directory: str) -> List[PathItem]:
     """Return all paths in `directory` without following links; empty if it is missing.
 
     Raises:
         ReplicaError: it holds more than can be a checkpoint.
         OSError: it cannot be read.
     """
-    listing: List[Item] = []
+    listing: List[PathItem] = []
     queue = [""]
     while queue:
         base = queue.pop()
@@ -84,7 +84,7 @@ def list_directory(directory: str) -> List[Item]:
                 entry_info = _read_entry(base, entry)
                 if entry_info is not None:
                     listing.append(entry_info)
-                    if entry_info.kind is Kind.DIRECTORY:
+                    if entry_info.kind is PathKind.DIRECTORY:
                         queue.append(entry_info.path)
         if len(listing) > MOST_ENTRIES:
             raise ReplicaError(
@@ -94,7 +94,7 @@ def list_directory(directory: str) -> List[Item]:
     return listing
 
 
-def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[Item]:
+def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[PathItem]:
     try:
         status = entry.stat(follow_symlinks=False)
         target = os.readlink(entry.path) if stat.S_ISLNK(status.st_mode) else ""
@@ -103,15 +103,15 @@ def _read_entry(base: str, entry: "os.DirEntry[str]") -> Optional[Item]:
     path = f"{base}/{entry.name}" if base else entry.name
     mode = status.st_mode & MODES
     if stat.S_ISREG(status.st_mode):
-        return Item(path, Kind.FILE, mode, status.st_size, status.st_mtime_ns)
+        return PathItem(path, PathKind.FILE, mode, status.st_size, status.st_mtime_ns)
     if stat.S_ISDIR(status.st_mode):
-        return Item(path, Kind.DIRECTORY, mode)
+        return PathItem(path, PathKind.DIRECTORY, mode)
     if target:
-        return Item(path, Kind.LINK, 0o777, content=target)
-    return Item(path, Kind.OTHER, mode)
+        return PathItem(path, PathKind.LINK, 0o777, content=target)
+    return PathItem(path, PathKind.OTHER, mode)
 
 
-def read_listing(directory: str) -> Listing:
+def read_listing(directory: str) -> DirectoryListing:
     """Return the content of a checkpoint directory.
 
     Raises:
@@ -120,9 +120,11 @@ def read_listing(directory: str) -> Listing:
     """
     listing = [entry for entry in list_directory(directory) if not is_ignored(entry.path)]
     state_files = [
-        entry.path for entry in listing if entry.kind is Kind.FILE and os.path.basename(entry.path) == STATE_FILE
+        entry.path for entry in listing if entry.kind is PathKind.FILE and os.path.basename(entry.path) == STATE_FILE
     ]
-    return Listing(directory, listing, {path: read_text(os.path.join(directory, path)) for path in state_files})
+    return DirectoryListing(
+        directory, listing, {path: read_text(os.path.join(directory, path)) for path in state_files}
+    )
 
 
 def directory_identity(directory: str) -> str:
@@ -167,7 +169,7 @@ class StoredSnapshot:
         manifest: What it consists of.
     """
 
-    def __init__(self, directory: str, manifest: Manifest) -> None:
+    def __init__(self, directory: str, manifest: SnapshotManifest) -> None:
         self.directory = directory
         self.manifest = manifest
         self.readers = 0
@@ -189,7 +191,7 @@ class StoredSnapshot:
         return True
 
 
-class Store:
+class SnapshotStore:
     """The newest complete snapshot, and the one before it while it is being read.
 
     Args:
@@ -243,7 +245,7 @@ class Store:
         make_directory(directory)
         return directory
 
-    def keep(self, target_directory: str, manifest: Manifest) -> None:
+    def keep(self, target_directory: str, manifest: SnapshotManifest) -> None:
         """Make the content of a directory of `make` the newest snapshot.
 
         Raises:
@@ -283,7 +285,7 @@ class Store:
 
 
 def newest_stored(directory: str) -> Optional[StoredSnapshot]:
-    """Return the newest complete snapshot in the directory of a `Store`; None if there is none."""
+    """Return the newest complete snapshot in the directory of a `SnapshotStore`; None if there is none."""
     names = [name for name in list_names(directory) if not name.startswith(_MAKING)]
     stored = [_read_stored(os.path.join(directory, name)) for name in names]
     intact = [kept for kept in stored if kept is not None and kept.is_intact()]
@@ -315,7 +317,7 @@ def need_space(directory: str, needed: int, subject: str) -> None:
 # --- copying ----------------------------------------------------------------------------------------------------
 
 
-def _link_or_copy(source: str, target: str, item: Item) -> None:
+def _link_or_copy(source: str, target: str, item: PathItem) -> None:
     """Create `target` as a link or copy that later writes to `source` do not change."""
     if is_data(item.path):
         try:
@@ -338,7 +340,7 @@ class SnapshotOrigin(NamedTuple):
     attempt: int
 
 
-def take_snapshot(store: Store, origin: SnapshotOrigin, state: State) -> bool:
+def take_snapshot(store: SnapshotStore, origin: SnapshotOrigin, state: State) -> bool:
     """Store a copy of `state` as the newest snapshot; return False if it equals the newest one.
 
     Raises:
@@ -355,7 +357,9 @@ def take_snapshot(store: Store, origin: SnapshotOrigin, state: State) -> bool:
             return False
         attempt = max(origin.attempt, held.attempt) if held else origin.attempt
         number = held.number + 1 if held and held.attempt == attempt else 1
-        store.keep(target_directory, Manifest(Snapshot(attempt, number, digest), origin.slot, origin.origin, items))
+        store.keep(
+            target_directory, SnapshotManifest(Snapshot(attempt, number, digest), origin.slot, origin.origin, items)
+        )
         return True
     except FileNotFoundError as error:
         raise ChangedError(str(error)) from error
@@ -365,10 +369,10 @@ def take_snapshot(store: Store, origin: SnapshotOrigin, state: State) -> bool:
 
 def _copy_state(
     origin: SnapshotOrigin, state: State, target_directory: str, previous: Optional[StoredSnapshot]
-) -> Iterator[Item]:
+) -> Iterator[PathItem]:
     """Copy what has changed since the previous snapshot; yield the items of the new one."""
     stored = {item.path: (number, item) for number, item in previous.manifest.files} if previous is not None else {}
-    files = {entry.path: entry for entry in state.entries if entry.kind is Kind.FILE}
+    files = {entry.path: entry for entry in state.entries if entry.kind is PathKind.FILE}
     fresh = {
         path: entry for path, entry in files.items() if path not in stored or not is_equal(entry, stored[path][1])
     }
@@ -386,22 +390,22 @@ def _copy_state(
             os.link(previous.path(stored[path][0]), targets[path])
     _check_unchanged(origin.live, fresh.values())
     for entry in state.entries:
-        if entry.kind is Kind.LINK:
+        if entry.kind is PathKind.LINK:
             yield entry._replace(content=_inner_target(origin, entry))
         elif entry.path in fresh:
             yield entry._replace(content=hash_file(targets[entry.path])[0])
         else:
-            yield stored[entry.path][1] if entry.kind is Kind.FILE else entry
+            yield stored[entry.path][1] if entry.kind is PathKind.FILE else entry
 
 
-def _check_unchanged(live: str, entries: Iterable[Item]) -> None:
+def _check_unchanged(live: str, entries: Iterable[PathItem]) -> None:
     for entry in entries:
         status = os.stat(os.path.join(live, entry.path), follow_symlinks=False)
         if (status.st_size, status.st_mtime_ns) != (entry.size, entry.mtime_ns):
             raise ChangedError(f"{entry.path} changed while it was copied")
 
 
-def _inner_target(origin: SnapshotOrigin, link: Item) -> str:
+def _inner_target(origin: SnapshotOrigin, link: PathItem) -> str:
     target = inner_target(origin.live, link.path, link.content)
     if not target:
         raise ReplicaError(
@@ -430,7 +434,7 @@ def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
             _create_missing(live, kept, listing)
 
 
-def refresh(live: str, kept: StoredSnapshot, previous: Optional[Manifest]) -> None:
+def refresh(live: str, kept: StoredSnapshot, previous: Optional[SnapshotManifest]) -> None:
     """Update a checkpoint directory that is being read to a snapshot; files of others stay.
 
     What is not needed any more is removed last.
@@ -453,7 +457,7 @@ def refresh(live: str, kept: StoredSnapshot, previous: Optional[Manifest]) -> No
             entry
             for entry in gone
             if entry.path in kinds
-            or any(kinds.get(above, Kind.DIRECTORY) is not Kind.DIRECTORY for above in _parents(entry.path))
+            or any(kinds.get(above, PathKind.DIRECTORY) is not PathKind.DIRECTORY for above in _parents(entry.path))
         ]
         _remove(live, in_the_way)
         _create_missing(live, kept, listing)
@@ -470,18 +474,18 @@ def _restoring(live: str) -> Iterator[None]:
         raise ReplicaError(text) from error
 
 
-def _remove(live: str, entries: Iterable[Item]) -> None:
+def _remove(live: str, entries: Iterable[PathItem]) -> None:
     """Remove paths of a listing, none of which is behind a link; a directory that others use stays."""
     for entry in entries:
         path = os.path.join(live, entry.path)
-        if entry.kind is Kind.DIRECTORY:
+        if entry.kind is PathKind.DIRECTORY:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         else:
             remove_file(path)
 
 
-def _create_missing(live: str, kept: StoredSnapshot, listing: Sequence[Item]) -> None:
+def _create_missing(live: str, kept: StoredSnapshot, listing: Sequence[PathItem]) -> None:
     """Create what differs from the snapshot; files that refer to others come last."""
     os.makedirs(live, exist_ok=True)
     existing = {entry.path: entry for entry in listing}
@@ -502,18 +506,18 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def replace_path(live: str, item: Item, source: str) -> None:
+def replace_path(live: str, item: PathItem, source: str) -> None:
     """Create the path of `item` without following or writing through a link."""
     for above in _parents(item.path):
         _make_directory(os.path.join(live, above), 0o700)
     path = os.path.join(live, item.path)
-    if item.kind is Kind.DIRECTORY:
+    if item.kind is PathKind.DIRECTORY:
         _make_directory(path, item.mode | 0o700)
         return
     temporary = os.path.join(live, f".fleet-{os.getpid()}")
     remove_file(temporary)
     try:
-        if item.kind is Kind.LINK:
+        if item.kind is PathKind.LINK:
             os.symlink(item.content, temporary)
         else:
             _link_or_copy(source, temporary, item)

@@ -19,11 +19,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple
 
-from train.agent.checkpoints.snapshot import Item, Manifest, Snapshot, decode_manifest, read_snapshot
+from train.agent.checkpoints.snapshot import PathItem, Snapshot, SnapshotManifest, decode_manifest, read_snapshot
 from train.agent.checkpoints.store import (
     MANIFEST,
     ReplicaError,
-    Store,
+    SnapshotStore,
     StoredSnapshot,
     need_space,
 )
@@ -173,7 +173,7 @@ class SnapshotServer:
     """
 
     def __init__(
-        self, store: Store, listener: socket.socket, credentials: Credentials, bucket: BandwidthLimit
+        self, store: SnapshotStore, listener: socket.socket, credentials: Credentials, bucket: BandwidthLimit
     ) -> None:
         self._store = store
         self._bucket = bucket
@@ -242,7 +242,11 @@ class Fetch:
     """
 
     def __init__(
-        self, store: Store, credentials: Credentials, snapshot: Snapshot, is_shared: Callable[[Manifest], bool]
+        self,
+        store: SnapshotStore,
+        credentials: Credentials,
+        snapshot: Snapshot,
+        is_shared: Callable[[SnapshotManifest], bool],
     ) -> None:
         self._store = store
         self._credentials = credentials
@@ -323,7 +327,7 @@ class Fetch:
         self._store.keep(target_directory, manifest)
         return True
 
-    def _manifest(self, wire: Wire) -> Manifest:
+    def _manifest(self, wire: Wire) -> SnapshotManifest:
         wire.send_message({"snapshot": list(self.snapshot)})
         answer = wire.receive_message()
         if "gone" in answer:
@@ -339,7 +343,7 @@ class Fetch:
             raise LinkError("the manifest of another snapshot")
         return manifest
 
-    def _is_available(self, item: Item, target: str, available: "Dict[str, Tuple[str, Item]]") -> bool:
+    def _is_available(self, item: PathItem, target: str, available: "Dict[str, Tuple[str, PathItem]]") -> bool:
         """Return True if `target` exists, from an earlier source or from a held snapshot."""
         if os.path.exists(target):
             return True
@@ -352,7 +356,7 @@ class Fetch:
             copy_file(path, target, item.mode, item.mtime_ns)
         return True
 
-    def _receive(self, wire: Wire, number: int, item: Item, target: str) -> None:
+    def _receive(self, wire: Wire, number: int, item: PathItem, target: str) -> None:
         wire.send_message({"file": number})
         if wire.receive_message().get("size") != item.size:
             raise LinkError("a file of another size than in its manifest")

@@ -39,7 +39,7 @@ _WINDOW_S = 2.0
 _STEPS_LEAST = 3  # in a window
 
 
-class Reporter:
+class HookReporter:
     """Write reports into the hook's pipe, from the process in which the hook ran.
 
     Args:
@@ -102,14 +102,14 @@ class Reporter:
         return True
 
 
-class Steps:
+class StepClock:
     """Measure the outermost calls of tf.functions, and the time that their data sets wait for input.
 
     Args:
         reporter: Takes the means of each window.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: HookReporter) -> None:
         self.enabled = False
         self.iterators: "list[Any]" = []  # weak references to the iterators on the devices
         self._reporter = reporter
@@ -222,10 +222,10 @@ class Observer:
         modules: Names of modules whose import takes seconds.
     """
 
-    def __init__(self, reporter: Reporter, modules: "tuple[str, ...]") -> None:
+    def __init__(self, reporter: HookReporter, modules: "tuple[str, ...]") -> None:
         self._reporter = reporter
         self._modules = modules
-        self._steps = Steps(reporter)
+        self._steps = StepClock(reporter)
         self._patches: "dict[str, Callable[[Any], None]]" = {
             "tensorflow.python.profiler.trace": self._patch_trace,
             "tensorflow.python.distribute.collective_all_reduce_strategy": self._patch_collective,
@@ -249,7 +249,7 @@ class Observer:
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
                     if type(spec.loader) is SourceFileLoader:
-                        spec.loader = Loader(spec.loader, self)  # type: ignore[assignment]
+                        spec.loader = ObservingLoader(spec.loader, self)  # type: ignore[assignment]
                     return spec
         return None
 
@@ -369,7 +369,7 @@ def _imitate(wrapper: "Any", original: "Any") -> "Any":
     return functools.wraps(original)(wrapper)
 
 
-class Loader:
+class ObservingLoader:
     """Load a module, and observe it.
 
     Args:

@@ -28,7 +28,7 @@ class _ObserverFinder:
         at = finders.index(self)
         try:
             module = _load(self.here, "observer")
-            observer = module.Observer(module.Reporter(self.line), _OBSERVED)
+            observer = module.Observer(module.HookReporter(self.line), _OBSERVED)
         except Exception:  # the script runs without it
             del finders[at]
             return None

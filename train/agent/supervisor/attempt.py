@@ -39,7 +39,7 @@ from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
-from train.agent.supervisor.warm import Program, WarmTask, fork_task, make_key, read_program, start_server
+from train.agent.supervisor.warm import WarmProgram, WarmTask, fork_task, make_key, read_program, start_server
 
 _ANNOUNCE_S = 0.01  # between two notifications of followers about output
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
@@ -77,7 +77,7 @@ class Start(NamedTuple):
         return checkpoint_directory(self.paths, self.commit.replication.directory)
 
 
-def plan_start(start: Start, command: Sequence[str], hook: Optional[Hook]) -> Program:
+def plan_start(start: Start, command: Sequence[str], hook: Optional[Hook]) -> WarmProgram:
     """Return what a task imports in the process from which it is forked, or why it is a new process."""
     obstacles = {
         "the host has no Python that imports sitecustomize": hook is None,
@@ -87,7 +87,7 @@ def plan_start(start: Start, command: Sequence[str], hook: Optional[Hook]) -> Pr
         "the job has secrets": bool(start.commit.secret_env),
     }
     obstacle = next((text for text, is_true in obstacles.items() if is_true), "")
-    return Program(obstacle=obstacle) if obstacle else read_program(command, start.paths.source)
+    return WarmProgram(obstacle=obstacle) if obstacle else read_program(command, start.paths.source)
 
 
 class Attempt:

@@ -57,7 +57,7 @@ def _split(url: str) -> Tuple[str, str]:
     return server, path
 
 
-class Timing(NamedTuple):
+class PollTiming(NamedTuple):
     """Times of the requests, in seconds."""
 
     poll_s: int = 300  # the server responds after this time although the value has not changed
@@ -66,10 +66,10 @@ class Timing(NamedTuple):
     longest_retry_s: float = 60.0
 
 
-_TIMING = Timing()
+_TIMING = PollTiming()
 
 
-class Answer(NamedTuple):
+class NoticeResponse(NamedTuple):
     """An HTTP response."""
 
     headers: Dict[str, str]  # by names in lower case
@@ -95,7 +95,7 @@ class Notices(NamedTuple):
     window: Window = NO_WINDOW
 
 
-def read_notices(notice: PreemptionNotice, answer: Answer) -> Notices:
+def read_notices(notice: PreemptionNotice, answer: NoticeResponse) -> Notices:
     """Return the notices in a response; values that are missing or invalid count as no notice."""
     if not notice.key:
         return Notices(answer.body.upper() == notice.value.upper())
@@ -136,7 +136,7 @@ def _find_time(content: Any, key: str, edge: str) -> float:
         return 0.0
 
 
-def _time_of(answer: Answer) -> float:
+def _time_of(answer: NoticeResponse) -> float:
     """Return the time of a response in seconds since the epoch: the clock of the host may be wrong."""
     import calendar
 
@@ -146,7 +146,7 @@ def _time_of(answer: Answer) -> float:
         return time.time()
 
 
-def request(notice: PreemptionNotice, etag: str, timing: Timing = _TIMING) -> Answer:
+def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -> NoticeResponse:
     """Request the value; with `etag` the server responds when the value has changed.
 
     Raises:
@@ -169,7 +169,7 @@ def request(notice: PreemptionNotice, etag: str, timing: Timing = _TIMING) -> An
     expected = {(name.lower(), value) for name, value in notice.headers.items()}
     if response.status != _OK or not expected <= set(headers.items()) or len(body) > _LONGEST_ANSWER:
         raise ValueError("not an answer of the cloud")
-    return Answer(headers, body.decode("latin-1").strip())
+    return NoticeResponse(headers, body.decode("latin-1").strip())
 
 
 class NoticeWatch:
@@ -188,7 +188,11 @@ class NoticeWatch:
     """
 
     def __init__(
-        self, loop: Loop, notice: PreemptionNotice, on_notices: Callable[[Notices], None], timing: Timing = _TIMING
+        self,
+        loop: Loop,
+        notice: PreemptionNotice,
+        on_notices: Callable[[Notices], None],
+        timing: PollTiming = _TIMING,
     ) -> None:
         self._loop = loop
         self._on_notices = on_notices
@@ -213,7 +217,7 @@ class NoticeWatch:
             self._on_notices(Notices(preempted, end_in_s, maintenance, Window(*window)))
 
 
-def _poll(notice: PreemptionNotice, timing: Timing, pipe: int) -> None:
+def _poll(notice: PreemptionNotice, timing: PollTiming, pipe: int) -> None:
     """Write the notices of each response to a pipe, forever; what is written at once is read at once."""
     import http.client
 

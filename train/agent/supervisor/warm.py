@@ -33,7 +33,7 @@ _VOLATILE = re.compile(
 _SESSION_SCOPE = re.compile(r"session-[^/]+\.scope")
 
 
-class Program(NamedTuple):
+class WarmProgram(NamedTuple):
     """The modules that a script imports before it does anything else."""
 
     modules: Tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class WarmTask(NamedTuple):
     connection: socket.socket  # to its parent process, which reports the exit, and kills the task when this is closed
 
 
-def read_program(command: Sequence[str], directory: str) -> Program:
+def read_program(command: Sequence[str], directory: str) -> WarmProgram:
     """Return what the script of a command imports first."""
     import ast  # no other job needs it
 
@@ -61,16 +61,16 @@ def read_program(command: Sequence[str], directory: str) -> Program:
         with open(path, "rb") as file:
             body = ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return Program(obstacle="the script cannot be parsed")
+        return WarmProgram(obstacle="the script cannot be parsed")
     names = _first_imports(body, set(list_names(first_path)))
     for name in names:
         if name in _STATEFUL:
-            return Program(obstacle=f"the script imports {name}")
+            return WarmProgram(obstacle=f"the script imports {name}")
     if not set(_KERAS).intersection(names):
-        return Program(
+        return WarmProgram(
             obstacle="the script does not import tensorflow, tf_keras, or keras before it does anything else"
         )
-    return Program(tuple(name for name in names if name in _MODULES), first_path)
+    return WarmProgram(tuple(name for name in names if name in _MODULES), first_path)
 
 
 def _first_imports(body: Sequence[ast.stmt], files: Set[str]) -> List[str]:
@@ -175,7 +175,7 @@ def receive_exit(connection: socket.socket) -> Optional[int]:
 
 
 def start_server(
-    root: str, key: str, command: Sequence[str], env: Mapping[str, str], *, program: Program, hook: Hook
+    root: str, key: str, command: Sequence[str], env: Mapping[str, str], *, program: WarmProgram, hook: Hook
 ) -> None:
     """Start the process from which later tasks are forked, unless it exists; it ends the one before.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fleet.events import Level, Note
 from fleet.jobs.restarts import Restarts
 from train.agent.checkpoints.formats import checkpoint_name
-from train.agent.checkpoints.snapshot import Item, Kind
+from train.agent.checkpoints.snapshot import PathItem, PathKind
 from train.agent.protocol.records import Phase, Progress, TaskState
 
 Records = list[TaskState | Progress]
@@ -71,8 +71,8 @@ def test_no_warning_if_it_is_not_certain() -> None:
         assert all(note.level is Level.INFO for note in notes(*records))
 
 
-def item(path: str, at: int) -> Item:
-    return Item(path, Kind.FILE, 0o644, mtime_ns=at)
+def item(path: str, at: int) -> PathItem:
+    return PathItem(path, PathKind.FILE, 0o644, mtime_ns=at)
 
 
 def test_the_newest_checkpoint_names_the_snapshot() -> None:

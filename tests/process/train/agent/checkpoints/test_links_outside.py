@@ -12,10 +12,10 @@ import pytest
 
 from tests.process.train.agent.replicators import Yard
 from train.agent.checkpoints.snapshot import (
-    Item,
-    Kind,
-    Manifest,
+    PathItem,
+    PathKind,
     Snapshot,
+    SnapshotManifest,
     decode_manifest,
     digest_of,
     encode_manifest,
@@ -37,10 +37,10 @@ class Shop:
         for path in (self.live, self.outside):
             path.mkdir()
 
-    def snapshot(self, *items: Item) -> StoredSnapshot:
+    def snapshot(self, *items: PathItem) -> StoredSnapshot:
         self._count += 1
         named = Snapshot(1, self._count, digest_of(items))
-        manifest = decode_manifest(encode_manifest(Manifest(named, "worker-0", "x", items)))
+        manifest = decode_manifest(encode_manifest(SnapshotManifest(named, "worker-0", "x", items)))
         directory = self._directory / f"snapshot-{self._count}"
         directory.mkdir()
         for number, item in manifest.files:
@@ -51,16 +51,16 @@ class Shop:
         return StoredSnapshot(str(directory), manifest)
 
 
-def directory(path: str) -> Item:
-    return Item(path, Kind.DIRECTORY, 0o755)
+def directory(path: str) -> PathItem:
+    return PathItem(path, PathKind.DIRECTORY, 0o755)
 
 
-def file(path: str, mode: int = 0o644) -> Item:
-    return Item(path, Kind.FILE, mode, len(CONTENT), WHEN, sha256(CONTENT).hexdigest())
+def file(path: str, mode: int = 0o644) -> PathItem:
+    return PathItem(path, PathKind.FILE, mode, len(CONTENT), WHEN, sha256(CONTENT).hexdigest())
 
 
-def link(path: str, target: str) -> Item:
-    return Item(path, Kind.LINK, 0o777, content=target)
+def link(path: str, target: str) -> PathItem:
+    return PathItem(path, PathKind.LINK, 0o777, content=target)
 
 
 @pytest.fixture
@@ -143,8 +143,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("items", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_manifest_is_refused(items: list[Item]) -> None:
-    data = encode_manifest(Manifest(Snapshot(1, 1, digest_of(items)), "worker-1", "x", tuple(items)))
+def test_a_hostile_manifest_is_refused(items: list[PathItem]) -> None:
+    data = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-1", "x", tuple(items)))
     with pytest.raises(ValueError, match=r"."):
         decode_manifest(data)
 

@@ -23,10 +23,10 @@ from train.agent.protocol.records import (
     ReasonKind,
 )
 from train.agent.supervisor.preemption import (
-    Answer,
+    NoticeResponse,
     Notices,
     NoticeWatch,
-    Timing,
+    PollTiming,
     Window,
     find_notice,
     read_notices,
@@ -38,7 +38,7 @@ from train.defaults import KILL_AFTER_PREEMPTION_S
 
 NOTICE = preemption_notices()[0]
 PATH = "/computeMetadata/v1/instance/?recursive=true"
-FAST = Timing(retry_s=0.01, longest_retry_s=0.02)
+FAST = PollTiming(retry_s=0.01, longest_retry_s=0.02)
 
 
 def notice_at(server: str) -> PreemptionNotice:
@@ -91,12 +91,12 @@ AT = 1796205600
     ],
 )
 def test_the_notices_of_a_response_by_the_clock_of_its_server(content: str, notices: Notices) -> None:
-    assert read_notices(NOTICE, Answer({"date": DATE}, content)) == notices
+    assert read_notices(NOTICE, NoticeResponse({"date": DATE}, content)) == notices
 
 
 def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> None:
     content = f'{{"attributes": {{"fleet-end-at": "{round(time.time()) + 3600}"}}}}'
-    end_in_s = read_notices(NOTICE, Answer({"date": "soon"}, content)).end_in_s
+    end_in_s = read_notices(NOTICE, NoticeResponse({"date": "soon"}, content)).end_in_s
     assert end_in_s is not None
     assert 3000 < end_in_s < 3700
 

@@ -10,25 +10,25 @@ from pathlib import Path
 import pytest
 
 from train.agent.checkpoints.formats import (
-    Listing,
+    DirectoryListing,
     State,
     complete_state,
     is_ignored,
     is_unfinished,
     named_checkpoints,
 )
-from train.agent.checkpoints.snapshot import Item, Kind
+from train.agent.checkpoints.snapshot import PathItem, PathKind
 
 
-def files(*paths: str, mtime_ns: int = 1) -> list[Item]:
-    return [Item(path, Kind.FILE, 0o644, 1, mtime_ns) for path in paths]
+def files(*paths: str, mtime_ns: int = 1) -> list[PathItem]:
+    return [PathItem(path, PathKind.FILE, 0o644, 1, mtime_ns) for path in paths]
 
 
-def directory(path: str) -> Item:
-    return Item(path, Kind.DIRECTORY, 0o755)
+def directory(path: str) -> PathItem:
+    return PathItem(path, PathKind.DIRECTORY, 0o755)
 
 
-def saved(prefix: str, shards: int = 1, mtime_ns: int = 1) -> list[Item]:
+def saved(prefix: str, shards: int = 1, mtime_ns: int = 1) -> list[PathItem]:
     data = [f"{prefix}.data-{n:05}-of-{shards:05}" for n in range(shards)]
     return files(f"{prefix}.index", *data, mtime_ns=mtime_ns)
 
@@ -38,12 +38,12 @@ def named(newest: str, *others: str) -> str:
     return f'model_checkpoint_path: "{newest}"\n' + "".join(lines)
 
 
-def seen(entries: Sequence[Item], text: str = "") -> State | None:
+def seen(entries: Sequence[PathItem], text: str = "") -> State | None:
     texts = {entry.path: text for entry in entries if entry.path.split("/")[-1] == "checkpoint"}
-    return complete_state(Listing("/live", entries, texts))
+    return complete_state(DirectoryListing("/live", entries, texts))
 
 
-def state(entries: Sequence[Item], text: str = "") -> State:
+def state(entries: Sequence[PathItem], text: str = "") -> State:
     result = seen(entries, text)
     assert result is not None
     return result
@@ -107,7 +107,7 @@ def test_names_with_a_path_are_found_within_the_directory() -> None:
     ],
 )
 def test_temporary_files_are_no_part_of_a_state(name: str, is_kept: bool) -> None:
-    entry = Item(name, Kind.OTHER if name == "pipe" else Kind.FILE, 0o600)
+    entry = PathItem(name, PathKind.OTHER if name == "pipe" else PathKind.FILE, 0o600)
     assert paths(seen([*files("a.json"), entry])) == ({"a.json", name} if is_kept else {"a.json"})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from train.agent.checkpoints.formats import complete_state
 from train.agent.checkpoints.resumption import copy_checkpoint, held_checkpoint
-from train.agent.checkpoints.store import SnapshotOrigin, Store, newest_stored, read_listing, take_snapshot
+from train.agent.checkpoints.store import SnapshotOrigin, SnapshotStore, newest_stored, read_listing, take_snapshot
 from train.agent.files.journal import write_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import HeldCheckpoint, Resumption
@@ -33,7 +33,7 @@ def replicate(paths: TaskPaths, attempt: int) -> None:
     state = complete_state(read_listing(paths.checkpoints))
     assert state is not None
     origin = SnapshotOrigin(paths.checkpoints, "worker-0", "origin", attempt)
-    assert take_snapshot(Store(paths.replica), origin, state)
+    assert take_snapshot(SnapshotStore(paths.replica), origin, state)
 
 
 def test_the_newest_snapshot_is_found_and_copied(host: HostPaths) -> None:
@@ -52,7 +52,7 @@ def test_the_newest_snapshot_is_found_and_copied(host: HostPaths) -> None:
     copied = newest_stored(target.replica)
     assert copied is not None
     assert Path(copied.path(0)).read_bytes() == b"newer weights"
-    assert Store(target.replica).held == copied.manifest.snapshot
+    assert SnapshotStore(target.replica).held == copied.manifest.snapshot
     assert Path(paths.replica, "making-1").is_dir()  # nothing of the earlier job was changed
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from train.agent.checkpoints.snapshot import (
-    Item,
-    Kind,
-    Manifest,
+    PathItem,
+    PathKind,
     Snapshot,
+    SnapshotManifest,
     decode_manifest,
     digest_of,
     encode_manifest,
@@ -18,21 +18,21 @@ from train.agent.checkpoints.snapshot import (
 )
 
 
-def files(*paths: str, mtime_ns: int = 1) -> list[Item]:
-    return [Item(path, Kind.FILE, 0o644, 1, mtime_ns) for path in paths]
+def files(*paths: str, mtime_ns: int = 1) -> list[PathItem]:
+    return [PathItem(path, PathKind.FILE, 0o644, 1, mtime_ns) for path in paths]
 
 
-def directory(path: str) -> Item:
-    return Item(path, Kind.DIRECTORY, 0o755)
+def directory(path: str) -> PathItem:
+    return PathItem(path, PathKind.DIRECTORY, 0o755)
 
 
 ITEMS = (
-    Item("checkpoint", Kind.FILE, 0o644, 3, 5, "aa"),
-    Item("sub", Kind.DIRECTORY, 0o755),
-    Item("sub/ü\udcff.h5", Kind.FILE, 0o600, 1 << 40, 7, "bb"),
-    Item("sub/last", Kind.LINK, 0o777, content="../checkpoint"),
+    PathItem("checkpoint", PathKind.FILE, 0o644, 3, 5, "aa"),
+    PathItem("sub", PathKind.DIRECTORY, 0o755),
+    PathItem("sub/ü\udcff.h5", PathKind.FILE, 0o600, 1 << 40, 7, "bb"),
+    PathItem("sub/last", PathKind.LINK, 0o777, content="../checkpoint"),
 )
-MANIFEST = Manifest(Snapshot(2, 5, digest_of(ITEMS)), "worker-0", "boot:1:2:", ITEMS)
+MANIFEST = SnapshotManifest(Snapshot(2, 5, digest_of(ITEMS)), "worker-0", "boot:1:2:", ITEMS)
 
 
 def test_a_manifest_survives_its_way() -> None:
@@ -48,7 +48,7 @@ def test_a_manifest_that_was_changed_is_refused() -> None:
 
 
 def test_files_that_equal_a_snapshot_are_not_new() -> None:
-    items = [Item("a", Kind.FILE, 0o644, 1, 1, "x"), Item("d", Kind.DIRECTORY, 0o700)]
+    items = [PathItem("a", PathKind.FILE, 0o644, 1, 1, "x"), PathItem("d", PathKind.DIRECTORY, 0o700)]
     same = [*files("a"), directory("d")]
     assert replicated_keys(items, same) == {entry.path: entry.key for entry in same}
     for other in ([*files("a", mtime_ns=2), directory("d")], []):
