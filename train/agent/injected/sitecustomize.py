@@ -96,11 +96,8 @@ def _load(here: str, name: str) -> "Any":
 
 def _hold(gate: int, line: int) -> None:
     """Report that the task has arrived, and wait until the gate is open and the start time has come."""
-    was_imported = "time" in sys.modules
-    import time
+    import time  # the interpreter has imported it
 
-    if not was_imported:
-        sys.modules.pop("time")
     try:
         os.write(line, b"a")
         if gate >= 0:

@@ -10,7 +10,7 @@ import re
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
@@ -49,7 +49,7 @@ class WarmTask(NamedTuple):
 
 
 def read_program(command: Sequence[str], directory: str) -> WarmProgram:
-    """Return what the script of a command imports first."""
+    """Return what the script of a command imports before any other code, and before a module of the job, runs."""
     import ast  # no other job needs it
 
     if command[1] == "-m":
@@ -62,35 +62,30 @@ def read_program(command: Sequence[str], directory: str) -> WarmProgram:
             body = ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
         return WarmProgram(obstacle="the script cannot be parsed")
-    names = _first_imports(body, set(list_names(first_path)))
-    for name in names:
-        if name in _STATEFUL:
-            return WarmProgram(obstacle=f"the script imports {name}")
+    files = {name.partition(".")[0] for name in list_names(first_path)}
+    names: List[str] = []
+    for node in body[1:] if ast.get_docstring(ast.Module(body, [])) is not None else body:
+        imported = _imported_modules(node)
+        if not imported or files.intersection(imported):
+            break
+        names += imported
+    obstacle = next((f"the script imports {name}" for name in names if name in _STATEFUL), "")
     if not set(_KERAS).intersection(names):
-        return WarmProgram(
-            obstacle="the script does not import tensorflow, tf_keras, or keras before it does anything else"
+        obstacle = obstacle or (
+            "the script does not import tensorflow, tf_keras, or keras before it does anything else"
         )
-    return WarmProgram(tuple(name for name in names if name in _MODULES), first_path)
+    return WarmProgram(tuple(dict.fromkeys(name for name in names if name in _MODULES)), first_path, obstacle)
 
 
-def _first_imports(body: Sequence[ast.stmt], files: Set[str]) -> List[str]:
-    """Return the modules that are imported before any other code, and before a module of the job, runs."""
+def _imported_modules(node: ast.stmt) -> List[str]:
+    """Return the top-level modules that a statement imports; none if it imports none."""
     import ast
 
-    result: List[str] = []
-    for node in body:
-        if isinstance(node, ast.Import):
-            names = [alias.name.partition(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = ["" if node.level else str(node.module).partition(".")[0]]
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
-        else:
-            break
-        if any(not name or {name, f"{name}.py"} & files for name in names):
-            break
-        result += [name for name in names if name not in result]
-    return result
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        return [node.module.partition(".")[0]]
+    return []
 
 
 def make_key(python: str, modules: Sequence[str], env: Mapping[str, str], task: str) -> str:

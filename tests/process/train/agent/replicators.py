@@ -23,7 +23,7 @@ DEADLINE_S = 90.0
 
 # Writes checkpoints in a loop; each file contains its step and a digest. Prints each step.
 WRITER = r"""
-import hashlib, os, struct, sys, time
+import hashlib, os, sys, time
 kind, directory, pause, size, slow = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:6])
 os.makedirs(directory, exist_ok=True)
 os.chdir(directory)
@@ -58,22 +58,8 @@ def tensorflow(step):
             if name.startswith(f"ckpt-{step - 3}."):
                 os.unlink(name)
 
-def superblock(end):  # of version 0, with 8 bytes for an address
-    return struct.pack("<8s5xB10xQ8xQ48x", b"\x89HDF\r\n\x1a\n", 8, 0, end)
-
-def hdf5(name, data):
-    # Like libhdf5: the end of the file is known, and written to its beginning, when the file is closed.
-    with open(name, "wb") as file:
-        file.write(superblock(2048))
-        for at in range(0, len(data), len(data) // 8 + 1):
-            file.write(data[at : at + len(data) // 8 + 1])
-            file.flush()
-            time.sleep(slow / 8)
-        file.seek(0)
-        file.write(superblock(96 + len(data)))
-
 def keras(step):
-    hdf5("latest.weights.h5", body(step))
+    write("weights.bin", body(step))
     write("training_metadata.json", body(step))
 
 step = max([int(open(name, "rb").read().split()[0]) for name in os.listdir(".")
@@ -89,8 +75,6 @@ while True:
 def step_of(path: Path) -> int:
     """Return the step in a file of the writer, which must be complete."""
     data = path.read_bytes()
-    if data.startswith(b"\x89HDF"):
-        data = data[96:]
     text, _, digest = data.rpartition(b" ")
     assert digest.decode() == hashlib.sha256(text).hexdigest(), f"{path} is not whole"
     return int(text.split()[0])

@@ -163,7 +163,7 @@ def test_a_script_that_saves_again_and_again_gets_snapshots(yard: Yard, kind: st
 def test_a_file_written_in_place_counts_only_when_it_is_whole(yard: Yard) -> None:
     chief = yard.host()
     first = yard.writer(chief, "keras", pause=3600, slow=1.5)
-    weights = chief.live / "latest.weights.h5"
+    weights = chief.live / "weights.bin"
     yard.until((chief.live / "training_metadata.json").exists, "the epoch's number to be written")
     size = weights.stat().st_size
     assert chief.held is None  # the weights are complete, the epoch's number is not

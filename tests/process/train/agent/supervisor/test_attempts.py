@@ -70,38 +70,12 @@ class Job:
         path = self.directory(slot) / f"attempt-{attempt}" / "log"
         return path.read_text() if path.exists() else ""
 
-    def wait_for_start(self, slot: int) -> None:
-        path = self.directory(slot) / "attempt-1" / "records"
-        wait_for("the start", lambda: '"running"' in path.read_text())
-
     def wait_for_step(self, step: int, slot: int = 0, attempt: int = 1) -> None:
         wait_for(f"step {step}", lambda: f"step {step}\n" in self.log(slot, attempt))
 
-    def wait_for_copy(self, step: int, slots: list[int]) -> None:
-        """Wait until each of the slots holds a complete copy of the checkpoint of a step, or of a later one."""
-        for slot in slots:
-            wait_for(f"a copy of step {step} in slot {slot}", lambda slot=slot: self.copied_step(slot) >= step)  # type: ignore[misc]
-
-    def copied_step(self, slot: int) -> int:
-        """Return the step of the checkpoint that a slot holds; 0: none."""
-        copies = self.directory(slot) / "replica"
-        try:
-            files = [file for manifest in copies.glob("*-*-*/manifest") for file in manifest.parent.glob("[0-9]")]
-            return max((int(text) for text in map(Path.read_text, files) if text.isdigit()), default=0)
-        except FileNotFoundError:  # a newer copy replaced it
-            return 0
-
-    def pid(self, slot: int, kind: str) -> int:
-        """Of the ``task`` or the ``watchdog`` of a slot."""
-        processes = json.loads((self.directory(slot) / "processes").read_text())
-        return int(processes["task" if kind == "task" else "supervisor"][0])
-
-    def supervisor(self, slot: int) -> int:
-        return _children(self.pid(slot, "watchdog"))[0]
-
-    def kill(self, slot: int, kind: str, number: int = signal.SIGKILL) -> None:
-        pid = self.supervisor(slot) if kind == "supervisor" else self.pid(slot, kind)
-        os.kill(pid, number)
+    def kill(self, slot: int) -> None:
+        """Kill the task of a slot."""
+        os.kill(json.loads((self.directory(slot) / "processes").read_text())["task"][0], signal.SIGKILL)
 
     def story(self, slot: int = 0, deadline_s: float = DEADLINE_S) -> Story:
         return follow(self.agents[slot], Follow("job", self.names[slot], logs=False), deadline_s=deadline_s)
@@ -118,26 +92,10 @@ class Job:
         return int(line[2]), json.loads(line[3])
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def test_a_host_has_a_replicator_if_it_has_a_checkpoint_to_copy(connect: Connect) -> None:
-    job = Job(connect, 2, Policy(), script="import time\ntime.sleep(1000)\n")
-    for slot, count in ((0, 2), (1, 1)):
-        job.wait_for_start(slot)
-        assert len(_children(job.supervisor(slot))) == count
-    checkpoint = job.directory(0) / "checkpoints" / "count.json"
-    checkpoint.with_suffix(".new").write_text("10")
-    checkpoint.with_suffix(".new").replace(checkpoint)
-    job.wait_for_copy(10, [0, 1])
-    assert len(_children(job.supervisor(1))) == 2
-
-
 def test_after_a_killed_task_all_begin_again_with_fresh_ports_at_the_newest_checkpoint(connect: Connect) -> None:
     job = Job(connect, 2, AGAIN)
     job.wait_for_step(20)
-    job.kill(1, "task")
+    job.kill(1)
     story = job.story()
     assert story.result is not None
     assert (story.result.outcome, story.result.attempt) == (Outcome.SUCCEEDED, 2)
@@ -183,24 +141,11 @@ def test_a_job_ends_after_the_idle_timeout_only_if_no_task_is_active(
     assert ("--idle-timeout" in result.reason) is (outcome is Outcome.FAILED)
 
 
-@pytest.mark.parametrize(("slot", "number"), [(0, signal.SIGSTOP), (1, signal.SIGKILL)])
-def test_a_supervisor_that_is_killed_or_stopped_is_replaced(connect: Connect, slot: int, number: int) -> None:
-    job = Job(connect, 2, AGAIN)
-    job.wait_for_step(5)
-    task = job.pid(slot, "task")
-    job.kill(slot, "supervisor", number)
-    results = [job.result(0), job.result(1)]
-    assert [(result.outcome, result.attempt) for result in results] == [(Outcome.SUCCEEDED, 2)] * 2
-    assert not Path(f"/proc/{task}").exists()
-    whole = follow(job.agents[slot], Follow("job", job.names[slot], logs=False, attempt=1))
-    assert [record.attempt for record in whole.records if isinstance(record, AttemptEnded)] == [1]
-
-
 def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNT
     job = Job(connect, 2, Policy(restarts=3, backoff_s=30.0), stubborn)
     job.wait_for_step(3)
-    job.kill(1, "task")
+    job.kill(1)
 
     def ended(story: Story) -> bool:
         return any(isinstance(record, AttemptEnded) for record in story.records)

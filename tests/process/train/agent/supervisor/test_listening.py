@@ -9,15 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from train.agent.host.loop import Loop
 from train.agent.supervisor.listening import (
     LEAST_CHECKS,
     PortWatch,
-    listening_ports,
-    loads_another,
-    loads_tensorflow,
 )
 
 TASK = """
@@ -37,40 +32,6 @@ for line in sys.stdin:
     sockets[0].listen() if line == "listen\\n" else sockets.append(socket.socket())
     print(flush=True)
 """
-
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4242 1 0000 100 0 0 10 0
-   1: 0100007F:08AE 0100007F:D0F2 01 00000000:00000000 02:000AFC80 00000000  1000        0 4243 2 0000 20 4 30 10 -1
-   2: 00000000:0016
-"""
-TCP6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
-   0: 00000000000000000000000000000000:08AF 00000000000000000000000000000000:0000 0A 0:0 0:0 0 1000 0 77 1 0 100 0
-"""
-
-
-def test_only_listening_sockets_count() -> None:
-    assert listening_ports(TCP) == {"4242": 2222}
-    assert listening_ports(TCP6) == {"77": 2223}
-    assert listening_ports("") == {}
-
-
-@pytest.mark.parametrize(
-    ("path", "tensorflow", "another"),
-    [
-        ("/venv/lib/python3.11/site-packages/tensorflow/libtensorflow_cc.so.2", True, False),
-        ("/venv/lib/python3.11/site-packages/tensorflow/libtensorflow_framework.so.2", True, False),
-        ("/opt/libtensorflow.so.2.15.0 (deleted)", True, False),
-        ("/venv/lib/python3.11/site-packages/tflite_runtime/libtensorflowlite_c.so", False, False),
-        ("/venv/lib/python3.11/site-packages/jaxlib/_jax.so", False, True),
-        ("/venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", False, True),
-        ("/usr/lib/x86_64-linux-gnu/libc.so.6", False, False),
-    ],
-)
-def test_libraries_in_the_maps_of_a_process(path: str, tensorflow: bool, another: bool) -> None:
-    maps = f"7f00-7f01 r-xp 00000000 fe:01 12 /usr/bin/python3.11\n7f02-7f03 r--p 00000000 fe:01 13 {path}\n"
-    assert (loads_tensorflow(maps), loads_another(maps)) == (tensorflow, another)
 
 
 @dataclass
