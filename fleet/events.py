@@ -45,8 +45,12 @@ class Level(Enum):
     WARNING = "warning"
 
 
+class BaseEvent:
+    """What happened in a command, for consoles and JSON lines."""
+
+
 @dataclass(frozen=True)
-class Note:
+class Note(BaseEvent):
     """A sentence for the reader."""
 
     text: str
@@ -54,7 +58,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class FleetOpened:
+class FleetOpened(BaseEvent):
     """The fleet on which the command works."""
 
     fleet: str
@@ -69,7 +73,7 @@ class FleetOpened:
 
 
 @dataclass(frozen=True)
-class PriceChanged:
+class PriceChanged(BaseEvent):
     """A fleet has another price from now on, because hosts were lost or replaced."""
 
     fleet: str
@@ -78,7 +82,7 @@ class PriceChanged:
 
 
 @dataclass(frozen=True)
-class Quoted:
+class Quoted(BaseEvent):
     """The price of instances before they are created."""
 
     fleet: str
@@ -98,7 +102,7 @@ class Quoted:
 
 
 @dataclass(frozen=True)
-class ZoneTried:
+class ZoneTried(BaseEvent):
     """A step that applies to all instances that will be created in one zone."""
 
     zone: str
@@ -106,7 +110,7 @@ class ZoneTried:
 
 
 @dataclass(frozen=True)
-class InstanceChanged:
+class InstanceChanged(BaseEvent):
     """A step of an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
 
     instance: str
@@ -115,7 +119,7 @@ class InstanceChanged:
 
 
 @dataclass(frozen=True)
-class HostConnected:
+class HostConnected(BaseEvent):
     """An SSH connection to a host is open."""
 
     host: str
@@ -123,7 +127,7 @@ class HostConnected:
 
 
 @dataclass(frozen=True)
-class BootstrapProgress:
+class BootstrapProgress(BaseEvent):
     """Progress of preparing a host; the same step may be reported again."""
 
     host: str
@@ -135,7 +139,7 @@ class BootstrapProgress:
 
 
 @dataclass(frozen=True)
-class PushProgress:
+class PushProgress(BaseEvent):
     """Progress of uploading contents to a host, in bytes before compression."""
 
     host: str
@@ -145,7 +149,7 @@ class PushProgress:
 
 
 @dataclass(frozen=True)
-class TaskPrepared:
+class TaskPrepared(BaseEvent):
     """A host reserved the resources of a task."""
 
     slot: str
@@ -155,7 +159,7 @@ class TaskPrepared:
 
 
 @dataclass(frozen=True)
-class TaskPlanned:
+class TaskPlanned(BaseEvent):
     """A task as `--dry-run` shows it."""
 
     task: str  # empty: a spare, which has no task until another host is lost
@@ -177,7 +181,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class JobStarted:
+class JobStarted(BaseEvent):
     """A job was committed on all hosts, or is being followed again."""
 
     job: str
@@ -193,7 +197,7 @@ class JobStarted:
 
 
 @dataclass(frozen=True)
-class JobQueued:
+class JobQueued(BaseEvent):
     """A job was committed on all hosts, and starts when earlier jobs have ended."""
 
     job: str
@@ -214,7 +218,7 @@ class Exit:
 
 
 @dataclass(frozen=True)
-class TaskState:
+class TaskState(BaseEvent):
     """A task changed its phase."""
 
     slot: str
@@ -233,7 +237,7 @@ class TaskState:
 
 
 @dataclass(frozen=True)
-class AttemptEnded:
+class AttemptEnded(BaseEvent):
     """An attempt failed, or new hosts join, and another attempt follows."""
 
     slot: str  # that reports it
@@ -251,7 +255,7 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True)
-class HangInspection:
+class HangInspection(BaseEvent):
     """Inspection of a task in a job that makes no progress."""
 
     slot: str
@@ -266,7 +270,7 @@ class HangInspection:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(BaseEvent):
     """Training progress parsed from the task's output; -1: unknown."""
 
     slot: str = ""
@@ -288,7 +292,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class TaskAwaited:
+class TaskAwaited(BaseEvent):
     """The task that all others wait for in each step of a synchronous training."""
 
     task: str
@@ -308,7 +312,7 @@ class GpuUse:
 
 
 @dataclass(frozen=True)
-class Usage:
+class Usage(BaseEvent):
     """Resource use of the task's processes."""
 
     slot: str
@@ -320,7 +324,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class JobResult:
+class JobResult(BaseEvent):
     """Result of the whole job."""
 
     job: str
@@ -336,7 +340,7 @@ class JobResult:
 
 
 @dataclass(frozen=True)
-class LogChunk:
+class LogChunk(BaseEvent):
     """Bytes of a task's output, as it wrote them; consecutive chunks have consecutive offsets."""
 
     slot: str
@@ -348,7 +352,7 @@ class LogChunk:
 
 
 @dataclass(frozen=True)
-class JobDiagnosed:
+class JobDiagnosed(BaseEvent):
     """The cause of an attempt's failure, from the logs of all its tasks."""
 
     job: str
@@ -365,7 +369,7 @@ class JobDiagnosed:
 
 
 @dataclass(frozen=True)
-class ConnectionLost:
+class ConnectionLost(BaseEvent):
     """A host stopped answering; the command retries, or has given up."""
 
     host: str
@@ -374,14 +378,14 @@ class ConnectionLost:
 
 
 @dataclass(frozen=True)
-class ConnectionRestored:
+class ConnectionRestored(BaseEvent):
     """A host answers again."""
 
     host: str
 
 
 @dataclass(frozen=True)
-class FleetResized:
+class FleetResized(BaseEvent):
     """`fleet up` added hosts to a fleet or released some, and verified the deletion by listing its instances."""
 
     fleet: str
@@ -394,7 +398,7 @@ class FleetResized:
 
 
 @dataclass(frozen=True)
-class FleetDown:
+class FleetDown(BaseEvent):
     """A fleet was deleted, and the deletion was verified by listing its instances."""
 
     fleet: str
@@ -408,7 +412,7 @@ class FleetDown:
 
 
 @dataclass(frozen=True)
-class FleetStopped:
+class FleetStopped(BaseEvent):
     """The instances of a fleet were stopped; their disks are kept."""
 
     fleet: str
@@ -437,7 +441,7 @@ class Orphan:
 
 
 @dataclass(frozen=True)
-class ImageBaked:
+class ImageBaked(BaseEvent):
     """An image is ready, from which new hosts with the same options boot."""
 
     image: str
@@ -448,14 +452,14 @@ class ImageBaked:
 
 
 @dataclass(frozen=True)
-class OrphansFound:
+class OrphansFound(BaseEvent):
     """The orphans that `fleet gc` found."""
 
     orphans: tuple[Orphan, ...]
 
 
 @dataclass(frozen=True)
-class OrphansDeleted:
+class OrphansDeleted(BaseEvent):
     """The result of `fleet gc`: the number of deleted resources, and those that could not be deleted."""
 
     deleted: int
@@ -463,7 +467,7 @@ class OrphansDeleted:
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(BaseEvent):
     """A prerequisite of a provider, and whether it is met."""
 
     provider: str
@@ -491,7 +495,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
-class HostsChecked:
+class HostsChecked(BaseEvent):
     """The result of `fleet check`, before any user code ran."""
 
     fleet: str
@@ -502,7 +506,7 @@ class HostsChecked:
 
 
 @dataclass(frozen=True)
-class SmokeTested:
+class SmokeTested(BaseEvent):
     """The result of running a script on a single host."""
 
     host: str
@@ -557,7 +561,7 @@ class DiskUse:
 
 
 @dataclass(frozen=True)
-class JobsListed:
+class JobsListed(BaseEvent):
     """The jobs that the hosts of a fleet store."""
 
     fleet: str
@@ -567,7 +571,7 @@ class JobsListed:
 
 
 @dataclass(frozen=True)
-class JobsCompared:
+class JobsCompared(BaseEvent):
     """Two jobs that `fleet compare` compares."""
 
     fleet: str
@@ -576,7 +580,7 @@ class JobsCompared:
 
 
 @dataclass(frozen=True)
-class ResultsAtRisk:
+class ResultsAtRisk(BaseEvent):
     """The results that a deletion would lose, before the user is asked."""
 
     fleet: str
@@ -586,7 +590,7 @@ class ResultsAtRisk:
 
 
 @dataclass(frozen=True)
-class JobsDeleted:
+class JobsDeleted(BaseEvent):
     """`fleet jobs --prune` deleted jobs on the hosts."""
 
     fleet: str
@@ -596,7 +600,7 @@ class JobsDeleted:
 
 
 @dataclass(frozen=True)
-class ResultsFound:
+class ResultsFound(BaseEvent):
     """The results that a job has left on the hosts."""
 
     fleet: str
@@ -609,7 +613,7 @@ class ResultsFound:
 
 
 @dataclass(frozen=True)
-class PullProgress:
+class PullProgress(BaseEvent):
     """Progress of downloading results from a host."""
 
     host: str
@@ -620,7 +624,7 @@ class PullProgress:
 
 
 @dataclass(frozen=True)
-class ResultsPulled:
+class ResultsPulled(BaseEvent):
     """The result of `fleet pull`."""
 
     fleet: str
@@ -635,7 +639,7 @@ class ResultsPulled:
 
 
 @dataclass(frozen=True)
-class TensorboardStarted:
+class TensorboardStarted(BaseEvent):
     """`fleet tensorboard` shows a job until Ctrl-C."""
 
     job: str
@@ -645,7 +649,7 @@ class TensorboardStarted:
 
 
 @dataclass(frozen=True)
-class ReportWritten:
+class ReportWritten(BaseEvent):
     """`fleet report` wrote a page."""
 
     job: str
@@ -657,7 +661,7 @@ class ReportWritten:
 
 
 @dataclass(frozen=True)
-class SshConfigChanged:
+class SshConfigChanged(BaseEvent):
     """`fleet ssh-config` added the Include line to the user's OpenSSH configuration, or removed it."""
 
     file: str
@@ -668,7 +672,7 @@ class SshConfigChanged:
 
 
 @dataclass(frozen=True)
-class CommandOutput:
+class CommandOutput(BaseEvent):
     """Output of a command that `fleet exec` runs."""
 
     hosts: tuple[str, ...]  # that wrote exactly this
@@ -686,7 +690,7 @@ class HostResult:
 
 
 @dataclass(frozen=True)
-class CommandResult:
+class CommandResult(BaseEvent):
     """The result of `fleet exec`."""
 
     fleet: str
@@ -705,7 +709,7 @@ class PushedHost:
 
 
 @dataclass(frozen=True)
-class FilesPushed:
+class FilesPushed(BaseEvent):
     """The result of `fleet push`."""
 
     fleet: str
@@ -714,55 +718,7 @@ class FilesPushed:
     hosts: tuple[PushedHost, ...]
 
 
-Event = (
-    Note
-    | FleetOpened
-    | PriceChanged
-    | Quoted
-    | ZoneTried
-    | InstanceChanged
-    | HostConnected
-    | BootstrapProgress
-    | PushProgress
-    | TaskPrepared
-    | TaskPlanned
-    | JobStarted
-    | JobQueued
-    | LogChunk
-    | JobDiagnosed
-    | ConnectionLost
-    | ConnectionRestored
-    | FleetResized
-    | FleetDown
-    | ImageBaked
-    | FleetStopped
-    | OrphansFound
-    | OrphansDeleted
-    | Checked
-    | HostsChecked
-    | SmokeTested
-    | JobsListed
-    | JobsCompared
-    | ResultsAtRisk
-    | JobsDeleted
-    | ResultsFound
-    | PullProgress
-    | ResultsPulled
-    | TensorboardStarted
-    | ReportWritten
-    | SshConfigChanged
-    | CommandOutput
-    | CommandResult
-    | FilesPushed
-    | Finding
-    | TaskState
-    | AttemptEnded
-    | HangInspection
-    | Progress
-    | TaskAwaited
-    | Usage
-    | JobResult
-)
+Event = BaseEvent | Finding
 
 
 class Sink(Protocol):

@@ -438,31 +438,15 @@ class FleetDirectory:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return OnThisComputer()
 
-    def note_results(
-        self,
-        job: str,
-        *,
-        directory: str = "",
-        log_shown: bool = False,
-        pull_to: str = "",
-        sources: Mapping[str, str] | None = None,
-        legacy_keras: bool = False,
-    ) -> None:
-        """Add to the record of the results of `job`; another directory replaces the earlier one.
+    def note_results(self, job: str, **changes: Any) -> None:
+        """Add fields of OnThisComputer to the record of `job`; another directory replaces the earlier one.
 
         A fleet that was deleted meanwhile is not changed.
         """
         before = self.on_this_computer(job)
-        self._record_results(
-            job,
-            OnThisComputer(
-                directory or before.directory,
-                before.log_shown or log_shown,
-                pull_to or before.pull_to,
-                {**before.sources, **(sources or {})},
-                before.legacy_keras or legacy_keras,
-            ),
-        )
+        changes["sources"] = {**before.sources, **changes.get("sources", {})}
+        given = {name: value for name, value in changes.items() if value}
+        self._record_results(job, dataclasses.replace(before, **given))
 
     def forget_pull(self, job: str) -> None:
         """Record that no pull of `job` is pending."""

@@ -300,7 +300,7 @@ def _import_all() -> None:
             if not module.name.endswith("__main__") and not module.name.startswith("provision.gce."):
                 importlib.import_module(module.name)
 
-    from fleet.cli.app import root_command
+    from fleet.cli.application import root_command
     from train.pack import build_agent
 
     root_command()  # Typer takes 40 ms to build the commands

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fleet.cli.application import COMMANDS, app, list_options, root_command
+from fleet.cli.application import COMMANDS, list_options, root_command
 from fleet.cli.command_line import CommandLine, make_words, parse
+from fleet.cli.mistakes import explain_mistake
 from fleet.cli.options import Output
 from fleet.cli.runtime import (
     CommandEnded,
@@ -107,27 +108,11 @@ def keep_traceback(failure: InternalError) -> None:
 
 def explain_usage_error(error: Exception, arguments: list[str]) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
-    from fleet.cli.mistakes import explain_mistake, explain_unknown_command, explain_unknown_option
-
-    commands = root_command().commands
-    context = getattr(error, "ctx", None)
-    typed = find_typed_command(arguments)
-    command = (
-        context.info_name if context is not None and context.parent is not None else typed.command if typed else ""
-    )
-    option = getattr(error, "option_name", "") if type(error).__name__ == "NoSuchOption" else ""
-    if option and typed is not None:
-        takers = {name: [opt for param in entry.params for opt in param.opts] for name, entry in commands.items()}
-        return explain_unknown_option(option, typed, takers)
-    word = next((word for word in arguments if not word.startswith("-")), "")
-    if not command and word and word not in commands:
-        return explain_unknown_command(word, commands)
-    if option:
-        return UsageError(f"fleet has no option {option!r}", next_steps=[Step("--help")])
+    typed, context = find_typed_command(arguments), getattr(error, "ctx", None)
+    command = typed.command if typed is not None else ""
+    if context is not None and context.parent is not None:
+        command = context.info_name
     return explain_mistake(getattr(error, "format_message", lambda: str(error))(), command, typed)
-
-
-__all__ = ["app", "root_command", "run"]
 
 
 _ABORTED = 130  # exit code of Typer after Ctrl-C

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -179,9 +179,9 @@ def _print_version(is_set: bool) -> None:
 
 @app.callback()
 def _main(
-    version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     pass
 

@@ -6,18 +6,17 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from fleet.cli.application import command
 from fleet.cli.fleets import down, up
-from fleet.cli.jobs import pull, train
-from fleet.cli.options import Output, OutputOption, Raw, option, parse_count
-from fleet.cli.runtime import make_services, run_command
+from fleet.cli.jobs import train
+from fleet.cli.options import OUTPUT, RAW, Output, option, parse_count
+from fleet.cli.runtime import session
 from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
 from fleet.fleets.plan import PACKAGES, UpRequest, active_environment
+from fleet.jobs.pull import PullRequest, pull_results
 from fleet.jobs.results import LOAD_NOTE
 from fleet.services import Services
 from fleet.settings import Settings
@@ -27,14 +26,7 @@ FLEET = "demo"
 EPOCHS = 3
 
 
-@dataclass(frozen=True)
-class DemoRequest:
-    """Request of the command."""
-
-    workers: int = 2
-
-
-def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSummary:
+def run(workers: int, services: Services, sink: Sink) -> train.TrainSummary:
     """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
 
     Raises:
@@ -45,17 +37,17 @@ def run(request: DemoRequest, services: Services, sink: Sink) -> train.TrainSumm
     _need_tensorflow()
     script = examples() / "keras_fit.py"
     try:
-        with _fleet(request, services, sink):
+        with _fleet(workers, services, sink):
             _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
             arguments = ("--epochs", str(EPOCHS))
             train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=arguments, requirements="")
             trained = train.run(train_request, services, _WithoutAdvice(sink))
             _announce("pull", sink)
-            [pulled] = pull.run(pull.PullRequest(fleet=FLEET, job=trained.job), services, sink)
+            pulled = pull_results(PullRequest(fleet=FLEET, job=trained.job), services, sink)
     except (KeyboardInterrupt, JobNotFinished):
         raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
     sink.emit(Note(f"results: {pulled.directory}"))
-    sink.emit(Note(f"next: {Step('up', '--workers', str(request.workers)).text()}"))
+    sink.emit(Note(f"next: {Step('up', '--workers', str(workers)).text()}"))
     return trained
 
 
@@ -100,9 +92,9 @@ def _need_tensorflow() -> None:
 
 
 @contextmanager
-def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[None]:
-    _announce(f"up --workers {request.workers}", sink)
-    settings = Settings(provider="local", workers=request.workers)
+def _fleet(workers: int, services: Services, sink: Sink) -> Iterator[None]:
+    _announce(f"up --workers {workers}", sink)
+    settings = Settings(provider="local", workers=workers)
     up.run(UpRequest(FLEET, settings, advises=False), services, sink)
     try:
         yield
@@ -117,9 +109,9 @@ def _fleet(request: DemoRequest, services: Services, sink: Sink) -> Iterator[Non
 
 @command("Start")
 def demo(
-    workers: Annotated[int, option("--workers", "Number of workers.", "N", short="-w", parser=parse_count)] = 2,
-    raw: Raw = False,
-    output: OutputOption = Output.AUTO,
+    workers: int = option(2, "--workers", "Number of workers.", "N", short="-w", parser=parse_count),
+    raw: bool = RAW,
+    output: Output = OUTPUT,
 ) -> None:
     """Run a complete example on this computer.
 
@@ -129,9 +121,5 @@ def demo(
       fleet demo
       fleet demo --workers 4
     """
-    run_command(
-        FLEET,
-        output,
-        lambda sink: run(DemoRequest(workers=workers), make_services(sink, yes=True), sink),
-        raw=raw,
-    )
+    with session(FLEET, output, yes=True, raw=raw) as running:
+        run(workers, running.services, running.sink)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -21,7 +20,8 @@ from provision.bounds import check_text
 from provision.durations import seconds
 from provision.options import MONEY
 from provision.registry import NAMES
-from train.agent.protocol.records import RestartPolicy
+from train.agent.protocol.records import Policy, RestartPolicy
+from train.defaults import GRACE_S
 
 
 def complete_fleet(incomplete: str) -> list[str]:
@@ -69,6 +69,7 @@ CHECKPOINTS = "Checkpoints"
 TASKS = "Tasks"
 EXISTING_HOSTS = "Existing hosts"
 RENDEZVOUS = "Rendezvous"
+TIME = "TIME"  # metavar of a duration
 
 
 class Output(str, Enum):
@@ -176,41 +177,47 @@ def split_commas(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def option(
-    name: str, help_text: str, metavar: str | None = None, *, short: str = "", default: str = "", **details: Any
+    default: Any,
+    name: str,
+    text: str,
+    metavar: str = "",
+    *,
+    short: str = "",
+    shown: str = "",
+    **details: Any,
 ) -> Any:
     """Declare an option.
 
     Args:
+        default: Its default; ``...``: it must be given.
         name: ``--workers``.
-        help_text: What it does, one sentence.
-        metavar: Its value; None: a flag. Versions of Typer show choices in different brackets.
+        text: What it does, one sentence.
+        metavar: Its value; empty: a flag; ``TIME``: a duration. Versions of Typer show choices in different brackets.
         short: ``-w``.
-        default: The default in words; empty: the real default is shown.
+        shown: The default in words; empty: the real default is shown.
         details: `min`, `max`, and `number` (int or float) of a number; other arguments of typer.Option. `panel` is
             the group in the help, and an option that is `rare` is only shown by ``--help-all``.
     """
+    if metavar.strip("[]") == TIME:
+        details.setdefault("parser", parse_duration)
     if "min" in details:
         kind = details.pop("number", int)
         details["parser"] = _bounded(kind, details.pop("min"), details.pop("max", None))
     return typer.Option(
+        default,
         *filter(None, (name, short)),
-        metavar=metavar,
-        help=f"{help_text}  [default: {default}]" if default else help_text,
-        show_default=not default,
+        metavar=metavar or None,
+        help=f"{text}  [default: {shown}]" if shown else text,
+        show_default=not shown,
         rich_help_panel=details.pop("panel", None),
         hidden=details.pop("rare", False),
         **details,
     )
 
 
-def duration(name: str, help_text: str, metavar: str = "TIME", **details: Any) -> Any:
-    """Declare an option that takes a duration, as `option` does."""
-    return option(name, help_text, metavar, parser=parse_duration, **details)
-
-
-def argument(metavar: str, help_text: str, **details: Any) -> Any:
+def argument(default: Any, metavar: str, text: str, **details: Any) -> Any:
     """Declare an argument; its default is not shown."""
-    return typer.Argument(metavar=metavar, help=help_text, show_default=False, **details)
+    return typer.Argument(default, metavar=metavar, help=text, show_default=False, **details)
 
 
 def one_job(argument: str, option_value: str) -> str:
@@ -226,123 +233,97 @@ def one_job(argument: str, option_value: str) -> str:
     return argument or option_value
 
 
-def select_fields(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values of a command line that are fields of `kind`, a dataclass or a named tuple."""
-    names: tuple[str, ...] = getattr(kind, "_fields", ()) or tuple(field.name for field in fields(kind))
-    return {name: given[name] for name in names if given.get(name) is not None}
-
-
-Fleet = Annotated[
-    str,
-    option(
-        "--fleet",
-        "Fleet name.",
-        "NAME",
-        default="default, or the one of fleet.toml",
-        envvar=NAME_VARIABLE,
-        autocompletion=complete_fleet,
-    ),
-]
-OutputOption = Annotated[
-    Output,
-    option(
-        "--output",
-        "Output format: live view on a terminal and plain lines otherwise (auto), plain lines, or JSON lines.",
-        "<auto|lines|json>",
-        short="-o",
-    ),
-]
-ProviderName = Annotated[
-    str | None, option("--provider", f"Provider of the hosts: {', '.join(NAMES)}.", "NAME", default="local")
-]
-Packages = Annotated[
-    list[str] | None,
-    option(
-        "--package",
-        "Package to install on remote hosts. Repeatable.",
-        "REQ",
-        default="on cloud hosts TensorFlow, tf-keras, TensorBoard, and SciPy",
-    ),
-]
-IndexUrl = Annotated[
-    str | None,
-    option(
-        "--index-url",
-        "Package index for pip on the hosts; write a login as user:${NAME}.",
-        "URL",
-        parser=parse_index_url,
-        default="the settings of each host",
-        rare=True,
-    ),
-]
-PipProxy = Annotated[
-    str | None,
-    option(
-        "--pip-proxy",
-        "Proxy for pip on the hosts; write a login as user:${NAME}.",
-        "URL",
-        parser=parse_proxy_url,
-        default="the settings of each host",
-        rare=True,
-    ),
-]
-DryRun = Annotated[bool, option("--dry-run", "Show the plan and the price; create nothing.")]
-Yes = Annotated[bool, option("--yes", "Skip confirmation prompts.", short="-y")]
-Raw = Annotated[
-    bool, option("--raw", "Show each byte: all lines of all tasks, redrawn text, and TensorFlow's startup messages.")
-]
-Worker = Annotated[
-    str,
-    option(
-        "--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", default="all", autocompletion=complete_worker
-    ),
-]
+FLEET: str = option(
+    "",
+    "--fleet",
+    "Fleet name.",
+    "NAME",
+    shown="default, or the one of fleet.toml",
+    envvar=NAME_VARIABLE,
+    autocompletion=complete_fleet,
+)
+OUTPUT: Output = option(
+    Output.AUTO,
+    "--output",
+    "Output format: live view on a terminal and plain lines otherwise (auto), plain lines, or JSON lines.",
+    "<auto|lines|json>",
+    short="-o",
+)
+PROVIDER: str | None = option(
+    None, "--provider", f"Provider of the hosts: {', '.join(NAMES)}.", "NAME", shown="local"
+)
+PACKAGE: list[str] | None = option(
+    None,
+    "--package",
+    "Package to install on remote hosts. Repeatable.",
+    "REQ",
+    shown="on cloud hosts TensorFlow, tf-keras, TensorBoard, and SciPy",
+)
+INDEX_URL: str | None = option(
+    None,
+    "--index-url",
+    "Package index for pip on the hosts; write a login as user:${NAME}.",
+    "URL",
+    parser=parse_index_url,
+    shown="the settings of each host",
+    rare=True,
+)
+PIP_PROXY: str | None = option(
+    None,
+    "--pip-proxy",
+    "Proxy for pip on the hosts; write a login as user:${NAME}.",
+    "URL",
+    parser=parse_proxy_url,
+    shown="the settings of each host",
+    rare=True,
+)
+DRY_RUN: bool = option(False, "--dry-run", "Show the plan and the price; create nothing.")
+YES: bool = option(False, "--yes", "Skip confirmation prompts.", short="-y")
+RAW: bool = option(
+    False, "--raw", "Show each byte: all lines of all tasks, redrawn text, and TensorFlow's startup messages."
+)
+WORKER: str = option(
+    "all", "--worker", "Only this task: 0, worker-0, ps-0, or all.", "N", shown="all", autocompletion=complete_worker
+)
 JOB_HELP = "Job: its ID or the first characters of it, its name, or -1 for the latest, -2 for the one before."
-JobArgument = Annotated[str, argument("[JOB]", f"{JOB_HELP}  [default: the latest job]", autocompletion=complete_job)]
-SameJob = Annotated[str, option("--job", "The same as JOB.", "JOB", autocompletion=complete_job)]
-HostsOption = Annotated[
-    str,
-    option(
-        "--worker",
-        "Only these hosts: 1, worker-1, or several as 0,2.",
-        "N",
-        default="all",
-        autocompletion=complete_worker,
-    ),
-]
-Grace = Annotated[float, duration("--grace", "Grace period between SIGTERM and SIGKILL.", rare=True)]
+JOB: str = argument("", "[JOB]", f"{JOB_HELP}  [default: the latest job]", autocompletion=complete_job)
+SAME_JOB: str = option("", "--job", "The same as JOB.", "JOB", autocompletion=complete_job)
+HOSTS: str = option(
+    "all",
+    "--worker",
+    "Only these hosts: 1, worker-1, or several as 0,2.",
+    "N",
+    shown="all",
+    autocompletion=complete_worker,
+)
+GRACE: float = option(Duration(GRACE_S), "--grace", "Grace period between SIGTERM and SIGKILL.", TIME, rare=True)
 
 
-Restarts = Annotated[
-    int, option("--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES)
-]
-RestartsAfter = Annotated[
-    RestartPolicy,
-    option(
-        "--restart-policy",
-        "When to restart: after any failure, or only after signals and exit codes >= 128.",
-        "<never|on-failure|exit-code>",
-        panel=FAILURES,
-        rare=True,
-    ),
-]
-Timeout = Annotated[float, duration("--timeout", "Stop the job after this time.", default="no limit", panel=TIMEOUTS)]
-HangTimeout = Annotated[
-    float,
-    duration(
-        "--hang-timeout",
-        "Treat the job as hung after this time without progress.",
-        default="disabled",
-        panel=TIMEOUTS,
-    ),
-]
-CheckpointDir = Annotated[
-    str,
-    option(
-        "--checkpoint-dir",
-        "Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not replicated).",
-        "PATH",
-        default="a directory per job",
-        panel=CHECKPOINTS,
-    ),
-]
+RESTARTS: int = option(
+    0, "--restarts", "Restart all tasks up to N times after a failure.", "N", min=0, panel=FAILURES
+)
+RESTART_POLICY: RestartPolicy = option(
+    Policy().restart,
+    "--restart-policy",
+    "When to restart: after any failure, or only after signals and exit codes >= 128.",
+    "<never|on-failure|exit-code>",
+    panel=FAILURES,
+    rare=True,
+)
+TIMEOUT: float = option(0.0, "--timeout", "Stop the job after this time.", TIME, shown="no limit", panel=TIMEOUTS)
+HANG_TIMEOUT: float = option(
+    0.0,
+    "--hang-timeout",
+    "Treat the job as hung after this time without progress.",
+    TIME,
+    shown="disabled",
+    panel=TIMEOUTS,
+)
+CHECKPOINT_DIR: str = option(
+    "",
+    "--checkpoint-dir",
+    "Checkpoint directory: relative to SCRIPT's directory, absolute on the hosts, or a URL (not replicated).",
+    "PATH",
+    shown="a directory per job",
+    panel=CHECKPOINTS,
+)

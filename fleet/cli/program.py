@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 
 from fleet.cli.application import HELP_ALL, Grouped, list_options
 from fleet.cli.command_line import parse
 from fleet.cli.mistakes import explain_mistake
-from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIMEOUTS, Duration, Fleet, argument, option
+from fleet.cli.options import CHECKPOINTS, FAILURES, FLEET, TASKS, TIMEOUTS, Duration, argument, option
 from fleet.cli.runtime import read_settings, resolve_fleet
 from fleet.errors import UsageError
+from fleet.jobs.program import ProgramRequest, environment, secrets, withheld
 from fleet.steps import Step
 from provision.durations import seconds
 
@@ -56,16 +58,16 @@ class WithResume(WithProgram):
         """Add the newest job to options that have no value, and the options of fleet.toml; keep what was typed."""
         args = self.complete(args)
         ctx.meta[TYPED] = parse("train", args, list_options(self))
-        return super().parse_args(ctx, [*self._read_defaults(ctx), *args])
+        return super().parse_args(ctx, [*self._read_defaults(ctx, args), *args])
 
-    def _read_defaults(self, ctx: Any) -> list[str]:
+    def _read_defaults(self, ctx: Any, typed: list[str]) -> list[str]:
         """Return the table [train] of fleet.toml as options.
 
         Raises:
             UsageError: a key is none of the options about failures, timeouts, checkpoints, and tasks, or a value is
                 invalid.
         """
-        if ctx.resilient_parsing:  # the shell completes a command line: an error would end up in it
+        if ctx.resilient_parsing or not {"-h", "--help"}.isdisjoint(typed):  # an error would hide the result
             return []
         settings = read_settings()
         groups = {FAILURES, TIMEOUTS, CHECKPOINTS, TASKS}
@@ -121,104 +123,95 @@ def is_duration(word: str) -> bool:
     return True
 
 
-NoAdapt = Annotated[
-    bool, option("--no-adapt", "Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")
-]
-Variables = Annotated[
-    list[str] | None,
-    option(
-        "--env", "Set an environment variable; K alone copies its current value. Repeatable.", "K[=V]", short="-e"
-    ),
-]
+NO_ADAPT: bool = option(False, "--no-adapt", "Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")
+ENV: list[str] | None = option(
+    None, "--env", "Set an environment variable; K alone copies its current value. Repeatable.", "K[=V]", short="-e"
+)
 
 
-def read_program_fields(
-    ctx: typer.Context,
-    script: Annotated[
-        str, argument("[SCRIPT]", "Training script: task.py, task.R, or a directory with __main__.py.")
-    ] = "",
-    arguments: Annotated[
-        list[str] | None, argument("-- ARGS", "Arguments of SCRIPT, or a command; {rank} etc.: see docs/scripts.md.")
-    ] = None,
-    module: Annotated[str, option("-m", "Run a module (python -m), e.g. trainer.task.", "MODULE")] = "",
-    workdir: Annotated[
-        str,
-        option("--workdir", "Directory to upload.", "DIR", default="SCRIPT's directory, or the current one"),
-    ] = "",
-    data: Annotated[
-        list[str] | None,
-        option(
-            "--data",
-            "Additional data to upload, available at DEST in the working directory. Repeatable.",
-            "SRC[:DEST]",
-        ),
-    ] = None,
-    requirements: Annotated[
-        str | None,
-        option(
-            "--requirements",
-            "Requirements file or pyproject.toml to install first.",
-            "FILE",
-            default="pyproject.toml or requirements.txt next to SCRIPT",
-        ),
-    ] = None,
-    no_requirements: Annotated[
-        bool, option("--no-requirements", "Do not install a requirements file.", rare=True)
-    ] = False,
-    no_adapt: NoAdapt = False,
-    env: Variables = None,
-    env_file: Annotated[
-        list[str] | None,
-        option("--env-file", "File of environment variables, one K=V per line. Repeatable.", "FILE", rare=True),
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        option("--secret", "Set a secret variable from this environment or a file. Repeatable.", "K[=@FILE]"),
-    ] = None,
-    fleet: Fleet = "",
-) -> dict[str, Any]:
-    """Return the fields of a ProgramRequest from the options that `train` and `check` share.
+class ProgramOptions(NamedTuple):
+    """The options of `train` and `check` that name a program."""
+
+    script: str = argument("", "[SCRIPT]", "Training script: task.py, task.R, or a directory with __main__.py.")
+    arguments: list[str] | None = argument(
+        None, "-- ARGS", "Arguments of SCRIPT, or a command; {rank} etc.: see docs/scripts.md."
+    )
+    module: str = option("", "-m", "Run a module (python -m), e.g. trainer.task.", "MODULE")
+    workdir: str = option(
+        "", "--workdir", "Directory to upload.", "DIR", shown="SCRIPT's directory, or the current one"
+    )
+    data: list[str] | None = option(
+        None,
+        "--data",
+        "Additional data to upload, available at DEST in the working directory. Repeatable.",
+        "SRC[:DEST]",
+    )
+    requirements: str | None = option(
+        None,
+        "--requirements",
+        "Requirements file or pyproject.toml to install first.",
+        "FILE",
+        shown="pyproject.toml or requirements.txt next to SCRIPT",
+    )
+    no_requirements: bool = option(False, "--no-requirements", "Do not install a requirements file.", rare=True)
+    no_adapt: bool = NO_ADAPT
+    env: list[str] | None = ENV
+    env_file: list[str] | None = option(
+        None, "--env-file", "File of environment variables, one K=V per line. Repeatable.", "FILE", rare=True
+    )
+    secret: list[str] | None = option(
+        None, "--secret", "Set a secret variable from this environment or a file. Repeatable.", "K[=@FILE]"
+    )
+    fleet: str = FLEET
+
+
+def program_request(ctx: typer.Context, options: ProgramOptions) -> ProgramRequest:
+    """Return the program that the options name.
 
     Raises:
         UsageError: a variable or a secret is invalid.
     """
-    from fleet.jobs.program import environment, secrets, withheld
-
     after_dashes: tuple[str, ...] = ctx.meta.get(AFTER_DASHES, ())
-    words = (*([script] if script else []), *(arguments or ()))
-    named = words[0] if words and not module else ""
-    return {
-        "script": named,
-        "module": module,
-        "command": after_dashes if not (named or module) else (),
-        "arguments": (*(words[1:] if named else words), *after_dashes) if named or module else (),
-        "fleet": resolve_fleet(fleet),
-        "workdir": workdir,
-        "data": tuple(data or ()),
-        "requirements": "" if no_requirements else requirements,
-        "adapt": not no_adapt,
-        "env": environment(env or (), env_file or (), os.environ),
-        "secrets": secrets(secret or (), os.environ),
-        "withheld": withheld(secret or (), env_file or ()),
-    }
+    words = (*([options.script] if options.script else []), *(options.arguments or ()))
+    named = words[0] if words and not options.module else ""
+    has_script = bool(named or options.module)
+    return ProgramRequest(
+        script=named,
+        module=options.module,
+        command=() if has_script else after_dashes,
+        arguments=(*(words[1:] if named else words), *after_dashes) if has_script else (),
+        fleet=resolve_fleet(options.fleet),
+        workdir=options.workdir,
+        data=tuple(options.data or ()),
+        requirements="" if options.no_requirements else options.requirements,
+        adapt=not options.no_adapt,
+        env=environment(options.env or (), options.env_file or (), os.environ),
+        secrets=secrets(options.secret or (), os.environ),
+        withheld=withheld(options.secret or (), options.env_file or ()),
+    )
 
 
-def add_program_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `read_program_fields` to a command, which takes them as keyword arguments.
+def with_program(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of ProgramOptions; it takes them as one argument, `program`.
 
     They come first, except --fleet, which comes before --output as in the help of all commands.
     """
-    of_program = inspect.signature(read_program_fields, eval_str=True)
-    parameters = {
-        name: parameter
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD
+    options = get_type_hints(ProgramOptions)
+    own = inspect.signature(command, eval_str=True).parameters
+    kind, defaults = inspect.Parameter.KEYWORD_ONLY, ProgramOptions()
+    merged = {
+        **{
+            name: inspect.Parameter(name, kind, default=getattr(defaults, name), annotation=hint)
+            for name, hint in options.items()
+        },
+        **{name: parameter.replace(kind=kind) for name, parameter in own.items() if name != "program"},
     }
-    merged = {**of_program.parameters, **parameters}
-    at = list(merged).index("output")
-    names = [name for name in merged if name != "fleet"]
-    names.insert(at - 1, "fleet")
-    command.__signature__ = of_program.replace(  # type: ignore[attr-defined]
-        parameters=[merged[name] for name in names], return_annotation=None
-    )
-    return command
+    names = ["ctx", *(name for name in merged if name not in ("ctx", "fleet"))]
+    names.insert(names.index("output"), "fleet")
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        command(program=ProgramOptions(*(given.pop(name) for name in options)), **given)
+
+    call.__signature__ = inspect.Signature([merged[name] for name in names])  # type: ignore[attr-defined]
+    return call

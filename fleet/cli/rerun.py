@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fleet.cli.application import WithJobs, command, list_options, root_command
 from fleet.cli.command_line import CommandLine, Word, parse
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
+from fleet.cli.options import FLEET, JOB, OUTPUT, SAME_JOB, Output, one_job, option
 from fleet.cli.runtime import failures_of, make_services, resolve_fleet
 from fleet.errors import UsageError, translate_errors
 from fleet.state import TrainCommand
@@ -148,15 +148,13 @@ def run_again(command: TrainCommand, fleet: str, options: Sequence[str], repeate
 
 @command("Jobs", WithJobs)
 def rerun(
-    job: JobArgument = "",
-    name: Annotated[str, option("--name", "Name of the new job.", "NAME", default="none")] = "",
-    detach: Annotated[bool, option("--detach", "Return as soon as the job is running.", short="-d")] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
-    ] = False,
-    same_job: SameJob = "",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    job: str = JOB,
+    name: str = option("", "--name", "Name of the new job.", "NAME", shown="none"),
+    detach: bool = option(False, "--detach", "Return as soon as the job is running.", short="-d"),
+    dry_run: bool = option(False, "--dry-run", "Show the TF_CONFIG and the command of each task; start nothing."),
+    same_job: str = SAME_JOB,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Run a job again with the current files of its directory.
 

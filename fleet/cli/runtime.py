@@ -8,6 +8,8 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -61,12 +63,6 @@ def is_attended() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _confirm(question: str) -> bool:
-    if not is_attended():
-        return True
-    return _answer(f"{question} [Y/n] ") in ("\n", "y", "yes")  # the end of the input does not count as an answer
-
-
 def _answer(question: str) -> str:
     """Ask a question and return the answer in lower case; empty after Ctrl-C, and at the end of the input."""
     from fleet.console.formatting import read_size
@@ -89,20 +85,13 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     from fleet.services import Services
     from fleet.state import Store
 
-    def confirm(question: str) -> bool:
+    def ask(question: str) -> str:
         if sink is not None:
             sink.close()
-        return yes or _confirm(question)
+        return _answer(question)
 
-    def consent(question: str) -> bool:
-        if sink is not None:
-            sink.close()
-        return yes or (is_attended() and _answer(f"{question} [y/N] ") in ("y", "yes"))
-
-    def confirm_keys(question: str) -> bool:
-        if sink is not None:
-            sink.close()
-        return _answer(f"{question} [y/N] ") in ("y", "yes")
+    def is_agreed(question: str) -> bool:
+        return ask(f"{question} [y/N] ") in ("y", "yes")
 
     def report(text: str) -> None:
         if sink is not None:
@@ -115,10 +104,11 @@ def make_services(sink: Sink | None = None, *, yes: bool = False) -> Services:
     store.check()
     return Services(
         store=store,
-        confirm=confirm,
-        consent=consent,
+        # The end of the input does not count as an answer.
+        confirm=lambda question: yes or not attended or ask(f"{question} [Y/n] ") in ("\n", "y", "yes"),
+        consent=lambda question: yes or (attended and is_agreed(question)),
         attended=yes or attended,
-        confirm_keys=confirm_keys if attended else None,
+        confirm_keys=is_agreed if attended else None,
         unread=lambda: getattr(sink, "unread", False),
         report=report,
     )
@@ -162,21 +152,55 @@ def resolve_fleet(given: str) -> str:
         raise UsageError(str(error), next_steps=[Step("up", "--fleet", "my-fleet")]) from None
 
 
-def run_command(
-    fleet: str,
-    output: Output,
-    command: Callable[[Sink], object],
-    *,
-    prefix: bool = True,
-    raw: bool = False,
-    live: bool = True,
-) -> None:
-    """Run a command with a sink for its events; a failure is raised as `CommandFailed`."""
+@dataclass
+class Session:
+    """A command that runs.
+
+    Attributes:
+        fleet: Name of the fleet on which it works.
+        sink: Takes its events.
+        yes: The user has agreed to all questions in advance.
+    """
+
+    fleet: str
+    sink: CommandSink
+    yes: bool = False
+
+    @cached_property
+    def services(self) -> Services:
+        """Return the services outside the program."""
+        return make_services(self.sink, yes=self.yes)
+
+    def emit(self, event: Event) -> None:
+        """Show an event."""
+        self.sink.emit(event)
+
+    def note(self, text: str) -> None:
+        """Show a sentence."""
+        from fleet.events import Note
+
+        self.sink.emit(Note(text))
+
+
+@contextmanager
+def session(
+    fleet: str, output: Output, *, yes: bool = False, prefix: bool = True, raw: bool = False, live: bool = True
+) -> Iterator[Session]:
+    """Run a command in this context; a failure is raised as `CommandFailed`.
+
+    Args:
+        fleet: Name of the fleet.
+        output: Format of the output.
+        yes: The user has agreed to all questions in advance.
+        prefix: Show which host wrote a line.
+        raw: Show each byte.
+        live: Show a live view on a terminal.
+    """
     inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix, raw=raw)
     sink = CommandSink(inner)
     try:
         with failures_of(fleet, inner):
-            command(sink)
+            yield Session(fleet, sink, yes)
     finally:
         with suppress(KeyboardInterrupt):  # the command has ended, and its result is reported
             sink.close()

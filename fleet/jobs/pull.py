@@ -50,7 +50,6 @@ class PullRequest:
         directory: Destination; empty: that of `fleet train --pull`, else results/JOB.
         worker: ``all``, ``1`` or a task.
         kinds: Kinds of results between commas; empty: all.
-        every: Copy the results of all ended jobs that are not on this computer, each to ``directory/JOB``.
     """
 
     fleet: str
@@ -58,7 +57,6 @@ class PullRequest:
     directory: str = ""
     worker: str = "all"
     kinds: str = ""
-    every: bool = False
 
     def step(self, job: str) -> Step:
         """Return the command that repeats the request for the job that it means."""
@@ -112,7 +110,7 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
 
 
 def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[ResultsPulled]:
-    """Copy the results of all ended jobs that are not on this computer; an error of one does not stop the others.
+    """Copy the results of all ended jobs that are not on this computer, each to ``directory/JOB``, despite errors.
 
     Raises:
         UsageError: a job is given, too.

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from fleet.cli.app import root_command, run
+from fleet.cli.app import run
+from fleet.cli.application import root_command
 
 FILE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = tuple(root_command().commands)

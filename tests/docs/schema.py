@@ -27,8 +27,9 @@ from jsonschema import Draft202012Validator
 
 from fleet import errors
 from fleet.console.jsonl import SCHEMA_VERSION, error_to_json, name_event
-from fleet.events import CommandOutput, Event, FleetStatus, LogChunk
+from fleet.events import BaseEvent, CommandOutput, FleetStatus, LogChunk
 from train.diagnosis.verdict import Verdict
+from train.lint.finding import Finding
 
 FILE = Path(__file__).parents[2] / "docs" / "schema" / "events.json"
 _NULL = {"type": "null"}
@@ -114,7 +115,7 @@ def _event(name: str, properties: dict[str, Any], optional: tuple[str, ...] = ()
 def generate() -> dict[str, Any]:
     """Return the schema: one definition for each event."""
     events = {}
-    for kind in (*get_args(Event), FleetStatus):
+    for kind in (*BaseEvent.__subclasses__(), Finding, FleetStatus):
         name = name_event(kind)
         data = {"text": {"type": "string"}, "base64": {"type": "string"}} if kind in (LogChunk, CommandOutput) else {}
         events[name] = _event(name, {**_properties(kind), **data}, tuple(data)) | {"description": _summary(kind)}

@@ -41,7 +41,7 @@ def test_without_tensorflow_the_demo_names_what_to_install_where(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(NotReadyError, match="requires TensorFlow") as raised:
-        demo.run(demo.DemoRequest(), make_services(yes=True), _Recorder())
+        demo.run(2, make_services(yes=True), _Recorder())
     python, *words = shlex.split(next_lines(raised.value))
     assert python == sys.executable
     assert words[:3] == ["-m", "pip", "install"]
@@ -54,7 +54,7 @@ def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypat
     monkeypatch.setenv("FLEET_STATE_DIR", str(program.state))
     monkeypatch.chdir(program.directory)
     sink = _Recorder()
-    trained = demo.run(demo.DemoRequest(), make_services(yes=True), sink)
+    trained = demo.run(2, make_services(yes=True), sink)
     commands = [event.text for event in sink.events if isinstance(event, Note) and event.text.startswith("$ fleet")]
     assert [command.split()[2] for command in commands] == ["up", "train", "pull", "down"]
     assert not any(isinstance(event, ResultsFound) for event in sink.events)  # no advice to do what follows
@@ -81,6 +81,6 @@ def test_an_interrupted_demo_deletes_its_fleet(program: Program, monkeypatch: py
                 raise KeyboardInterrupt
 
     with pytest.raises(CancelledError, match="the demo was interrupted; its fleet was deleted"):
-        demo.run(demo.DemoRequest(), make_services(yes=True), Interrupting())
+        demo.run(2, make_services(yes=True), Interrupting())
     assert not program.processes()
     assert not list((program.state / "local").glob("*"))

@@ -7,18 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import (
-    DryRun,
-    IndexUrl,
-    Output,
-    OutputOption,
-    Packages,
-    PipProxy,
-    ProviderName,
-    Yes,
-)
+from fleet.cli.options import DRY_RUN, INDEX_URL, OUTPUT, PACKAGE, PIP_PROXY, PROVIDER, YES, Output
 from fleet.cli.provider_options import WithProviders, read_options
-from fleet.cli.runtime import make_services, read_settings, run_command
+from fleet.cli.runtime import read_settings, session
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import ImageBaked, Note, Sink
 from fleet.fleets.connect import BOOTED, progress_to, reach
@@ -200,13 +191,13 @@ def _with_steps(error: FleetError) -> FleetError:
 @command("Fleets", WithProviders)
 def bake(
     ctx: typer.Context,
-    provider: ProviderName = None,
-    package: Packages = None,
-    index_url: IndexUrl = None,
-    pip_proxy: PipProxy = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    output: OutputOption = Output.AUTO,
+    provider: str | None = PROVIDER,
+    package: list[str] | None = PACKAGE,
+    index_url: str | None = INDEX_URL,
+    pip_proxy: str | None = PIP_PROXY,
+    dry_run: bool = DRY_RUN,
+    yes: bool = YES,
+    output: Output = OUTPUT,
 ) -> None:
     """Create an image of a prepared host.
 
@@ -218,12 +209,10 @@ def bake(
       fleet bake --gpu t4
       fleet bake --gpu t4 --package 'tensorflow[and-cuda]~=2.21.0' --package pandas
     """
-    from fleet.settings import Settings
-    from fleet.state import BAKING
-
     packages = tuple(package) if package else None
     given = Settings(
         provider=provider, packages=packages, index_url=index_url, pip_proxy=pip_proxy, options=read_options(ctx)
     )
     request = BakeRequest(given, read_settings(provider), dry_run=dry_run)
-    run_command(BAKING, output, lambda sink: run(request, make_services(sink, yes=yes), sink))
+    with session(BAKING, output, yes=yes) as running:
+        run(request, running.services, running.sink)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated
-
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import Output, OutputOption, option, parse_count
+from fleet.cli.options import OUTPUT, Output, option, parse_count
 from fleet.cli.provider_options import WithProviders, read_options
-from fleet.cli.runtime import make_services, read_settings, run_command
+from fleet.cli.runtime import read_settings, session
 from fleet.errors import CredentialsError, FleetError, NotReadyError
 from fleet.events import Checked, Note, Sink
-from fleet.fleets.plan import DEFAULT_WORKERS, change_options
+from fleet.fleets.plan import DEFAULT_WORKERS, change_options, refuse_options, resolve_provider
 from fleet.services import Services, find_options
 from fleet.settings import Settings
 from fleet.steps import DEFAULT_FLEET, step_of
@@ -22,20 +19,7 @@ from provision.quantities import counted
 from provision.registry import NAMES
 
 
-@dataclass(frozen=True)
-class DoctorRequest:
-    """Request of the command.
-
-    Attributes:
-        provider: Name of the provider.
-        settings: Settings of the command line, the environment, and fleet.toml.
-    """
-
-    provider: str
-    settings: Settings = field(default_factory=Settings)
-
-
-def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]:
+def run(provider: str, settings: Settings, services: Services, sink: Sink) -> list[Checked]:
     """Check all that the provider needs; change nothing.
 
     Raises:
@@ -43,10 +27,10 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         CredentialsError: there are no valid credentials.
         NotReadyError: something else is missing.
     """
-    options = change_options(find_options(request.provider)(), request.settings.of(request.provider))
-    workers = DEFAULT_WORKERS if request.settings.workers is None else request.settings.workers
+    options = change_options(find_options(provider)(), settings.of(provider))
+    workers = DEFAULT_WORKERS if settings.workers is None else settings.workers
     findings = services.provider(options, keep=False).doctor(workers)
-    checked = [_checked(request.provider, finding) for finding in findings]
+    checked = [_checked(provider, finding) for finding in findings]
     for event in checked:
         sink.emit(event)
     missing = [finding for finding in findings if finding.ok is False]
@@ -55,7 +39,7 @@ def run(request: DoctorRequest, services: Services, sink: Sink) -> list[Checked]
         is_anonymous = any(finding.subject == "credentials" for finding in missing)
         kind: type[FleetError] = CredentialsError if is_anonymous else NotReadyError
         raise kind(
-            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {request.provider!r}: "
+            f"{len(missing)} of {counted(len(findings), 'check')} failed for provider {provider!r}: "
             f"{', '.join(finding.subject for finding in missing)}",
             hint=first.hint if first else "",
             next_steps=[*map(step_of, first.next_steps)] if first else [],
@@ -74,15 +58,13 @@ def _checked(provider: str, finding: Finding) -> Checked:
 @command("Start", WithProviders)
 def doctor(
     ctx: typer.Context,
-    provider: Annotated[
-        str | None,
-        option("--provider", f"Provider to check: {', '.join(NAMES)}.", "NAME", default="as for fleet up"),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        option("--workers", "Number of workers that need quota.", "N", short="-w", parser=parse_count, default="2"),
-    ] = None,
-    output: OutputOption = Output.AUTO,
+    provider: str | None = option(
+        None, "--provider", f"Provider to check: {', '.join(NAMES)}.", "NAME", shown="as for fleet up"
+    ),
+    workers: int | None = option(
+        None, "--workers", "Number of workers that need quota.", "N", short="-w", parser=parse_count, shown="2"
+    ),
+    output: Output = OUTPUT,
 ) -> None:
     """Diagnose missing prerequisites and how to fix them.
 
@@ -93,12 +75,9 @@ def doctor(
       fleet doctor --provider gce --project my-project
       fleet doctor --workers 4 --gpu t4 --zone us-central1 --network prod
     """
-    from fleet.fleets.plan import refuse_options, resolve_provider
-    from fleet.settings import Settings
-
     defaults = read_settings(provider)
     given = Settings(provider=provider, workers=workers, options=read_options(ctx))
     chosen = resolve_provider(given, defaults)
     refuse_options(given, chosen)
-    request = DoctorRequest(chosen, given.over(defaults))
-    run_command(DEFAULT_FLEET, output, lambda sink: run(request, make_services(sink), sink))
+    with session(DEFAULT_FLEET, output) as running:
+        run(chosen, given.over(defaults), running.services, running.sink)

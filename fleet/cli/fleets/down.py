@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, Output, OutputOption, Yes, option
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import FLEET, OUTPUT, YES, Output, option
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access, Kept
@@ -196,12 +195,12 @@ def _confirm(
 
 @command("Fleets")
 def down(
-    keep_disks: Annotated[
-        bool, option("--keep-disks", "Stop the instances and keep their disks; fleet up starts them again.")
-    ] = False,
-    yes: Yes = False,
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    keep_disks: bool = option(
+        False, "--keep-disks", "Stop the instances and keep their disks; fleet up starts them again."
+    ),
+    yes: bool = YES,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Delete the fleet and all its files.
 
@@ -214,4 +213,5 @@ def down(
       fleet down --fleet vision --yes
     """
     request = DownRequest(fleet=resolve_fleet(fleet), keep_disks=keep_disks)
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink, yes=yes), sink))
+    with session(request.fleet, output, yes=yes) as running:
+        run(request, running.services, running.sink)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, HostsOption, Output, OutputOption, argument
+from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument
 from fleet.cli.program import AFTER_DASHES, WithProgram
-from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
+from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, UsageError, fold
 from fleet.events import CommandOutput, CommandResult, HostResult, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import ALL, select_hosts
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
-from fleet.services import Services
 from fleet.steps import Step
 from provision.model import Host
 from train.run_command import run_command as host_command
@@ -93,45 +91,6 @@ class Gathering:
                 outputs.append(CommandOutput((host,), stream, bytes(data[:end])))
                 del data[:end]
         return outputs
-
-
-@dataclass(frozen=True)
-class ExecRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        command: Program and arguments.
-        worker: The hosts, as in `select_hosts`.
-    """
-
-    fleet: str
-    command: tuple[str, ...]
-    worker: str = ALL
-
-
-def run(request: ExecRequest, services: Services, sink: Sink) -> int:
-    """Run the command on all requested hosts, and return the largest exit code.
-
-    Raises:
-        NotFoundError: the fleet or host does not exist.
-        UnreachableError: hosts do not answer; the command ended on the others.
-        CancelledError: interrupted; the command ends on all hosts.
-    """
-    directory, record = services.store.need(request.fleet)
-    hosts = select_hosts(request.fleet, record.hosts, request.worker)
-    execution = _Execution(request.command, [host.name for host in hosts], directory.key, sink)
-    try:
-        outcomes = execution.run(hosts, Access(record.spec, services, sink))
-    except KeyboardInterrupt:
-        raise CancelledError(
-            f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
-        ) from None
-    finally:
-        execution.finish()
-    sink.emit(CommandResult(request.fleet, request.command, tuple(map(_result, outcomes))))
-    raise_failures(outcomes, "run the command on all hosts")
-    return max((outcome.value or 0 for outcome in outcomes), default=0)
 
 
 def _result(outcome: Outcome[int]) -> HostResult:
@@ -215,10 +174,10 @@ class _Execution:
 @command("Hosts", WithProgram)
 def exec_(
     ctx: typer.Context,
-    command: Annotated[list[str] | None, argument("-- CMD", "Command to run.")] = None,
-    worker: HostsOption = "all",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    command: list[str] | None = argument(None, "-- CMD", "Command to run."),
+    worker: str = HOSTS,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Run a command on all hosts at the same time.
 
@@ -236,14 +195,19 @@ def exec_(
             hint="the command goes after --",
             next_steps=[Step("exec", "--", *(command or ("hostname",)), *words)],
         )
-    request = ExecRequest(resolve_fleet(fleet), words, worker)
-    codes: list[int] = []
-    run_command(
-        request.fleet,
-        output,
-        lambda sink: codes.append(run(request, make_services(sink), sink)),
-        prefix=worker == "all" or "," in worker,
-        raw=True,
-        live=False,
-    )
-    raise CommandEnded(codes[0])
+    many = worker == ALL or "," in worker
+    with session(resolve_fleet(fleet), output, prefix=many, raw=True, live=False) as run:
+        directory, record = run.services.store.need(run.fleet)
+        hosts = select_hosts(run.fleet, record.hosts, worker)
+        execution = _Execution(words, [host.name for host in hosts], directory.key, run.sink)
+        try:
+            outcomes = execution.run(hosts, Access(record.spec, run.services, run.sink))
+        except KeyboardInterrupt:
+            raise CancelledError(
+                f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]
+            ) from None
+        finally:
+            execution.finish()
+        run.emit(CommandResult(run.fleet, words, tuple(map(_result, outcomes))))
+        raise_failures(outcomes, "run the command on all hosts")
+    raise CommandEnded(max((outcome.value or 0 for outcome in outcomes), default=0))

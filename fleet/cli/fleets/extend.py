@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, Output, OutputOption, Yes, argument, parse_duration
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import FLEET, OUTPUT, YES, Output, argument, parse_duration
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access
@@ -115,10 +114,10 @@ def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services:
 
 @command("Fleets")
 def extend(
-    time: Annotated[float, argument("TIME", "New lifetime from now, e.g. 4h.", parser=parse_duration)],
-    yes: Yes = False,
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    time: float = argument(..., "TIME", "New lifetime from now, e.g. 4h.", parser=parse_duration),
+    yes: bool = YES,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Change the lifetime of a cloud fleet.
 
@@ -130,4 +129,5 @@ def extend(
       fleet extend 1d --fleet vision --yes
     """
     request = ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink, yes=yes), sink))
+    with session(request.fleet, output, yes=yes) as running:
+        run(request, running.services, running.sink)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import Output, OutputOption, Yes, option
+from fleet.cli.options import OUTPUT, YES, Output, option
 from fleet.cli.provider_options import WithScopes, read_options
-from fleet.cli.runtime import make_services, read_settings, run_command
+from fleet.cli.runtime import read_settings, session
 from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
@@ -248,10 +247,10 @@ def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
 @command("Fleets", WithScopes)
 def gc(
     ctx: typer.Context,
-    everybody: Annotated[bool, option("--all", "Include resources created by other users.")] = False,
-    images: Annotated[bool, option("--images", "Also delete images that `fleet bake` created.")] = False,
-    yes: Yes = False,
-    output: OutputOption = Output.AUTO,
+    everybody: bool = option(False, "--all", "Include resources created by other users."),
+    images: bool = option(False, "--images", "Also delete images that `fleet bake` created."),
+    yes: bool = YES,
+    output: Output = OUTPUT,
 ) -> None:
     """Find and delete orphaned resources.
 
@@ -263,8 +262,7 @@ def gc(
       fleet gc
       fleet gc --project my-project --all
     """
-    from fleet.settings import Settings
-
     given = Settings(options=read_options(ctx))
     request = GcRequest(given, read_settings(), everybody=everybody, images=images)
-    run_command(DEFAULT_FLEET, output, lambda sink: run(request, make_services(sink, yes=yes), sink))
+    with session(DEFAULT_FLEET, output, yes=yes) as running:
+        run(request, running.services, running.sink)

@@ -4,74 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, HostsOption, Output, OutputOption, argument, option
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
-from fleet.errors import CancelledError, UsageError
-from fleet.events import FilesPushed, Note, PushedHost, PushProgress, Sink
+from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument, option
+from fleet.cli.runtime import resolve_fleet, session
+from fleet.errors import UsageError, explain_interrupt
+from fleet.events import FilesPushed, PushedHost, PushProgress, Sink
 from fleet.fleets.access import Access
-from fleet.fleets.agents import ALL, call_each, fleet_opened, opened, select_hosts
+from fleet.fleets.agents import call_each, fleet_opened, opened, select_hosts
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.push import push_files
 from fleet.remote.quoting import one_line
 from fleet.remote.upload import Bundle, DataSource, printable, scan_files
-from fleet.services import Services
 from fleet.steps import Again
 from provision.model import Host
 from train.agent.protocol.records import EntryKind, FilesStored
-
-
-@dataclass(frozen=True)
-class PushRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        files: Files and directories on this computer.
-        directory: Directory on the hosts, relative to the login directory, or absolute.
-        worker: The hosts, as in `select_hosts`.
-    """
-
-    fleet: str
-    files: tuple[str, ...]
-    directory: str
-    worker: str = ALL
-
-
-def run(request: PushRequest, services: Services, sink: Sink) -> None:
-    """Copy the files to all requested hosts.
-
-    Raises:
-        UsageError: a file cannot be sent, or the directory is not valid.
-        NotFoundError: the fleet or host does not exist.
-        NotReadyError: a host cannot store the files; the others have them.
-        UnreachableError: a host does not answer; the others have the files.
-        CancelledError: interrupted; no file is incomplete.
-    """
-    target = parse_target(request.directory)
-    sources = find_sources(request.files, services.store.root)
-    directory, record = services.store.need(request.fleet)
-    hosts = select_hosts(request.fleet, record.hosts, request.worker)
-    try:
-        bundle = scan_files(sources, services.store.hashes, state=services.store.root)
-        sink.emit(fleet_opened(record, directory, services.clock()))
-        for text in bundle.notes:
-            sink.emit(Note(text))
-        outcomes = _push(hosts, directory.key, Access(record.spec, services, sink), target, bundle, sink)
-    except KeyboardInterrupt:
-        raise CancelledError(
-            "interrupted; files that were not complete are not on the hosts", next_steps=[Again({})]
-        ) from None
-    files = [entry for entry in bundle.entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
-    size = sum(entry.size for entry in files)
-    if not record.spec.options.remote:
-        sink.emit(Note("the hosts are this computer: fleet down does not delete these files"))
-    sink.emit(FilesPushed(request.fleet, len(files), size, tuple(map(_result, outcomes))))
-    raise_failures(outcomes, "push to all hosts")
 
 
 def parse_target(text: str) -> str:
@@ -152,13 +100,13 @@ def _result(outcome: Outcome[FilesStored]) -> PushedHost:
 
 @command("Hosts")
 def push(
-    files: Annotated[list[str], argument("FILE...", "Files and directories to copy.")],
-    to: Annotated[
-        str, option("--to", "Directory on the hosts: relative to the login directory, or absolute.", "DIR")
-    ] = "fleet-files",
-    worker: HostsOption = "all",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    files: list[str] = argument(..., "FILE...", "Files and directories to copy."),
+    to: str = option(
+        "fleet-files", "--to", "Directory on the hosts: relative to the login directory, or absolute.", "DIR"
+    ),
+    worker: str = HOSTS,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Copy files from this computer to the hosts.
 
@@ -170,5 +118,20 @@ def push(
       fleet push data/train data/test --to /mnt/data
       fleet push --worker 0 settings.json
     """
-    request = PushRequest(resolve_fleet(fleet), tuple(files), to, worker)
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink), sink))
+    with session(resolve_fleet(fleet), output) as run:
+        target, services = parse_target(to), run.services
+        sources = find_sources(files, services.store.root)
+        directory, record = services.store.need(run.fleet)
+        hosts, access = select_hosts(run.fleet, record.hosts, worker), Access(record.spec, services, run.sink)
+        unfinished = "interrupted; files that were not complete are not on the hosts"
+        with explain_interrupt(unfinished, Again({})):
+            bundle = scan_files(sources, services.store.hashes, state=services.store.root)
+            run.emit(fleet_opened(record, directory, services.clock()))
+            for text in bundle.notes:
+                run.note(text)
+            outcomes = _push(hosts, directory.key, access, target, bundle, run.sink)
+        sizes = [entry.size for entry in bundle.entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
+        if not record.spec.options.remote:
+            run.note("the hosts are this computer: fleet down does not delete these files")
+        run.emit(FilesPushed(run.fleet, len(sizes), sum(sizes), tuple(map(_result, outcomes))))
+        raise_failures(outcomes, "push to all hosts")

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, Output, argument, complete_worker, option
+from fleet.cli.options import FLEET, Output, argument, complete_worker, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
-from fleet.cli.runtime import CommandEnded, make_services, resolve_fleet, run_command
+from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import NotFoundError, UsageError, translate_errors
-from fleet.events import Sink
 from fleet.fleets.access import Access, is_reachable_now
 from fleet.fleets.agents import select_hosts
 from fleet.remote.fanout import raise_failures
 from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_session, ssh_command
-from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord
+from fleet.state import FleetRecord
 from fleet.steps import Step
 from provision.model import Host
 from provision.ssh_config.programs import require_agreed
@@ -31,70 +29,13 @@ if TYPE_CHECKING:
     from train.agent.protocol.records import JobReport
 
 
-@dataclass(frozen=True)
-class SshRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        worker: The host, or with `job` the task; empty: the first one.
-        command: Program and arguments; empty: a shell.
-        job: Use the directory and the environment of this job's task, as in `select_job`; empty: those of a login.
-        input_terminal: The input of this program is a terminal.
-        terminal: Input and output are terminals.
-    """
-
-    fleet: str
-    worker: str = ""
-    command: tuple[str, ...] = ()
-    job: str = ""
-    input_terminal: bool = True
-    terminal: bool = True
-
-
-def run(request: SshRequest, services: Services, sink: Sink) -> int:
-    """Open a session, and return its exit code.
-
-    Raises:
-        UsageError: the request does not name one host, or what runs for it on this computer has changed.
-        NotFoundError: the fleet, host, job, or task does not exist.
-        NotReadyError: ssh is not installed.
-        UnreachableError: the host does not answer.
-    """
-    directory, record = services.store.need(request.fleet)
-    ssh = find_ssh()
-    access = Access(record.spec, services, sink)
-    if request.job:
-        host, command = _find_task(request, record, directory, access)
-    else:
-        host, command = _one_host(request, record), remote_command(request.command)
-    with translate_errors():
-        require_agreed(host)
-    try:
-        config = directory.export_ssh_config(record)
-    except ValueError as error:
-        raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
-    words = ssh_command(
-        ssh,
-        config,
-        f"{request.fleet}-{host.name}",
-        command,
-        input_terminal=request.input_terminal,
-        terminal=request.terminal,
-    )
-    code = run_session(words)
-    if code == FAILED and is_reachable_now(host, directory.key, access):
-        return run_session(words)
-    return code
-
-
-def _one_host(request: SshRequest, record: FleetRecord) -> Host:
-    hosts = select_hosts(request.fleet, record.hosts, request.worker or "0")
+def _one_host(worker: str, command: Sequence[str], record: FleetRecord) -> Host:
+    hosts = select_hosts(record.spec.name, record.hosts, worker or "0")
     if len(hosts) > 1:
         raise UsageError(
-            f"fleet ssh opens one session, and {request.worker} names {len(hosts)} hosts",
+            f"fleet ssh opens one session, and {worker} names {len(hosts)} hosts",
             next_steps=[
-                Step("exec", "--worker", request.worker, "--", *(request.command or ("hostname",))),
+                Step("exec", "--worker", worker, "--", *(command or ("hostname",))),
                 Step("ssh", hosts[0].name),
             ],
         )
@@ -102,21 +43,21 @@ def _one_host(request: SshRequest, record: FleetRecord) -> Host:
 
 
 def _find_task(
-    request: SshRequest, record: FleetRecord, directory: FleetDirectory, access: Access
+    reference: str, worker: str, words: Sequence[str], record: FleetRecord, key: Path, access: Access
 ) -> tuple[Host, str]:
-    """Return the host of the task, and the command that enters the task's environment."""
+    """Return the host of a job's task, and the command that enters the task's environment."""
     from fleet.fleets.agents import newest_reports, open_some  # a session without a job starts without these
     from fleet.jobs.selection import is_newest, select_reported
     from fleet.jobs.tasks import worker_name
     from train import pack
 
-    name = worker_name(request.worker) if request.worker else ""
-    with open_some(record.slots, directory.key, access) as (clients, unreached):
-        select = select_reported(request.job, request.fleet)
+    name, fleet = worker_name(worker) if worker else "", record.spec.name
+    with open_some(record.slots, key, access) as (clients, unreached):
+        select = select_reported(reference, fleet)
         reports = newest_reports(clients, select, record.last_job).by_host
         if not reports:
             raise_failures(unreached, "find the job")
-            raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("jobs")])
+            raise NotFoundError(f"fleet {fleet!r} has no job yet", next_steps=[Step("jobs")])
         slot = find_slot(name, reports)
         if not slot:
             raise_failures(unreached, f"find {name}")
@@ -124,13 +65,13 @@ def _find_task(
             raise NotFoundError(
                 f"job {next(iter(reports.values())).job} has no task {name!r}",
                 cause=f"its tasks are {', '.join(tasks)}",
-                next_steps=[Step("ssh", tasks[0], "--job", *([] if is_newest(request.job) else [request.job]))],
+                next_steps=[Step("ssh", tasks[0], "--job", *([] if is_newest(reference) else [reference]))],
             )
         client = next(client for client in clients if client.host.name == slot)
     host = client.host
     task = (reports[slot].job, slot)
     python, digest = host.python or "python3", pack.build_agent().digest
-    command = pack.enter_command(python, host.root, digest, host.shared, task, request.command)
+    command = pack.enter_command(python, host.root, digest, host.shared, task, words)
     return record.hosts[record.slots.index(host) // record.tasks_per_host], command
 
 
@@ -167,25 +108,21 @@ def fill_in_job(words: list[str]) -> list[str]:
 @command("Hosts", WithJob)
 def ssh(
     ctx: typer.Context,
-    worker: Annotated[
-        str,
-        argument(
-            "[WORKER]",
-            "Host: 1 or worker-1; with --job a task.  [default: the first]",
-            autocompletion=complete_worker,
-        ),
-    ] = "",
-    command: Annotated[list[str] | None, argument("-- CMD", "Command to run instead of a shell.")] = None,
-    job: Annotated[
-        str,
-        option(
-            _JOB,
-            "Use the directory and environment of this job's task; without JOB those of the newest job.",
-            "[JOB]",
-            default="the login directory",
-        ),
-    ] = "",
-    fleet: Fleet = "",
+    worker: str = argument(
+        "",
+        "[WORKER]",
+        "Host: 1 or worker-1; with --job a task.  [default: the first]",
+        autocompletion=complete_worker,
+    ),
+    command: list[str] | None = argument(None, "-- CMD", "Command to run instead of a shell."),
+    job: str = option(
+        "",
+        _JOB,
+        "Use the directory and environment of this job's task; without JOB those of the newest job.",
+        "[JOB]",
+        shown="the login directory",
+    ),
+    fleet: str = FLEET,
 ) -> None:
     """Open a shell on a host, or run one command.
 
@@ -202,10 +139,23 @@ def ssh(
             hint="a command goes after --",
             next_steps=[Step("ssh", worker, "--", *command, *words)],
         )
-    input_terminal, output_terminal = sys.stdin.isatty(), sys.stdout.isatty()
-    request = SshRequest(resolve_fleet(fleet), worker, words, job, input_terminal, input_terminal and output_terminal)
-    codes: list[int] = []
-    run_command(
-        request.fleet, Output.LINES, lambda sink: codes.append(run(request, make_services(sink), sink)), raw=True
-    )
-    raise CommandEnded(codes[0])
+    has_input, has_output = sys.stdin.isatty(), sys.stdout.isatty()
+    with session(resolve_fleet(fleet), Output.LINES, raw=True) as run:
+        directory, record = run.services.store.need(run.fleet)
+        program, access = find_ssh(), Access(record.spec, run.services, run.sink)
+        if job:
+            host, remote = _find_task(job, worker, words, record, directory.key, access)
+        else:
+            host, remote = _one_host(worker, words, record), remote_command(words)
+        with translate_errors():
+            require_agreed(host)
+        try:
+            config = directory.export_ssh_config(record)
+        except ValueError as error:
+            raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
+        name, has_terminal = f"{run.fleet}-{host.name}", has_input and has_output
+        line = ssh_command(program, config, name, remote, input_terminal=has_input, terminal=has_terminal)
+        code = run_session(line)
+        if code == FAILED and is_reachable_now(host, directory.key, access):
+            code = run_session(line)
+    raise CommandEnded(code)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from fleet.cli.application import command
-from fleet.cli.options import Fleet, Output, OutputOption, option
-from fleet.cli.runtime import make_services, print_result, resolve_fleet, run_command
+from fleet.cli.options import FLEET, OUTPUT, Output, option
+from fleet.cli.runtime import make_services, print_result, resolve_fleet, session
 from fleet.errors import FleetError, NotReadyError, UsageError
-from fleet.events import Sink, SshConfigChanged
+from fleet.events import SshConfigChanged
 from fleet.services import Services
 from fleet.steps import Step
 from provision.ssh_config.include import include_line, install_include, remove_include
@@ -37,8 +36,8 @@ def export_hosts(fleet: str, form: Form, services: Services) -> str:
 
 @command("Hosts")
 def inventory(
-    form: Annotated[Form, option("--format", "Output format.", "<ansible|ssh-config|json>")] = "ansible",
-    fleet: Fleet = "",
+    form: Form = option("ansible", "--format", "Output format.", "<ansible|ssh-config|json>"),
+    fleet: str = FLEET,
 ) -> None:
     """Export the hosts of a fleet for other programs.
 
@@ -50,21 +49,8 @@ def inventory(
     print_result(name, lambda out: out.write(export_hosts(name, form, make_services())))
 
 
-@dataclass(frozen=True)
-class SshConfigRequest:
-    """Request of the command.
-
-    Attributes:
-        action: Add or remove the Include line.
-        file: The user's OpenSSH configuration.
-    """
-
-    action: Literal["install", "remove"]
-    file: Path
-
-
-def run(request: SshConfigRequest, services: Services, sink: Sink) -> SshConfigChanged:
-    """Add the Include line to the user's configuration, or remove it.
+def change_config(file: Path, services: Services, *, install: bool) -> SshConfigChanged:
+    """Add the Include line to the user's OpenSSH configuration, or remove it.
 
     Each command that changes the hosts of a fleet writes the included file of the fleet; `fleet down` deletes it.
 
@@ -80,20 +66,17 @@ def run(request: SshConfigRequest, services: Services, sink: Sink) -> SshConfigC
             hint="set FLEET_STATE_DIR to a path of letters and digits",
             next_steps=[Step("inventory", "--format", "ssh-config")],
         ) from error
-    is_install = request.action == "install"
-    hosts = _export_all(services) if is_install else ()
+    hosts = _export_all(services) if install else ()
     try:
-        changed = (install_include if is_install else remove_include)(request.file, line)
+        changed = (install_include if install else remove_include)(file, line)
     except OSError as error:
-        where = "at the top of that file" if is_install else "from that file"
+        where = "at the top of that file" if install else "from that file"
         raise NotReadyError(
-            f"{request.file} cannot be changed",
+            f"{file} cannot be changed",
             cause=error.strerror or str(error),
-            hint=f"{'add' if is_install else 'remove'} this line {where}: {line}",
+            hint=f"{'add' if install else 'remove'} this line {where}: {line}",
         ) from error
-    summary = SshConfigChanged(str(request.file), line, is_install, changed, hosts)
-    sink.emit(summary)
-    return summary
+    return SshConfigChanged(str(file), line, install, changed, hosts)
 
 
 def _export_all(services: Services) -> tuple[str, ...]:
@@ -111,10 +94,10 @@ def _export_all(services: Services) -> tuple[str, ...]:
 
 @command("Hosts")
 def ssh_config(
-    install: Annotated[bool, option("--install", "Add one Include line to ~/.ssh/config, for all fleets.")] = False,
-    remove: Annotated[bool, option("--remove", "Remove the Include line from ~/.ssh/config.")] = False,
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    install: bool = option(False, "--install", "Add one Include line to ~/.ssh/config, for all fleets."),
+    remove: bool = option(False, "--remove", "Remove the Include line from ~/.ssh/config."),
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Let ssh and editors reach hosts by name: ssh NAME-worker-1.
 
@@ -128,8 +111,7 @@ def ssh_config(
     if install and remove:
         raise UsageError("--install and --remove exclude each other", next_steps=[Step("ssh-config", "--help")])
     if install or remove:
-        file = Path("~/.ssh/config").expanduser()
-        request = SshConfigRequest("install" if install else "remove", file)
-        run_command(name, output, lambda sink: run(request, make_services(sink), sink), live=False)
+        with session(name, output, live=False) as run:
+            run.emit(change_config(Path("~/.ssh/config").expanduser(), run.services, install=install))
         return
     print_result(name, lambda out: out.write(export_hosts(name, "ssh-config", make_services())))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, TextIO
+from typing import TextIO
 
 from fleet.cli.application import command
-from fleet.cli.options import Output, OutputOption, option
+from fleet.cli.options import OUTPUT, Output, option
 from fleet.cli.runtime import make_services, print_result, resolve_fleet
 from fleet.errors import DamagedStateError, NotFoundError, UnreachableError, UsageError
 from fleet.events import UNREADY, FleetStatus
@@ -68,11 +68,9 @@ def run(request: StatusRequest, services: Services) -> StatusSummary:
 
 @command("Fleets")
 def status(
-    watch: Annotated[bool, option("--watch", "Show the state again every 2 s, until Ctrl-C.")] = False,
-    fleet: Annotated[
-        str, option("--fleet", "Show only this fleet.", "NAME", default="all", envvar=NAME_VARIABLE)
-    ] = "",
-    output: OutputOption = Output.AUTO,
+    watch: bool = option(False, "--watch", "Show the state again every 2 s, until Ctrl-C."),
+    fleet: str = option("", "--fleet", "Show only this fleet.", "NAME", shown="all", envvar=NAME_VARIABLE),
+    output: Output = OUTPUT,
 ) -> None:
     """Show fleets, hosts, and running jobs.
 

@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from fleet.cli import options
 from fleet.cli.application import command
-from fleet.cli.options import (
-    EXISTING_HOSTS,
-    DryRun,
-    Fleet,
-    IndexUrl,
-    Output,
-    OutputOption,
-    Packages,
-    PipProxy,
-    ProviderName,
-    Yes,
-    option,
-    parse_count,
-    parse_text,
-)
+from fleet.cli.options import option, parse_text
 from fleet.cli.provider_options import WithProviders, read_options
-from fleet.cli.runtime import make_services, read_settings, resolve_fleet, run_command
+from fleet.cli.runtime import read_settings, resolve_fleet, session
 from fleet.errors import (
     CancelledError,
     CapacityError,
@@ -37,21 +23,15 @@ from fleet.errors import (
     fold,
 )
 from fleet.events import FleetResized, Level, Note, Sink, describe_maintenance
+from fleet.fleets import plan as planning
 from fleet.fleets.access import Access, confirm_host_keys
 from fleet.fleets.agents import fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.fleets.instances import Keeper, delete_instances, list_instances, release_files
-from fleet.fleets.plan import (
-    UpRequest,
-    confirm_price,
-    confirm_programs,
-    convert_inventory,
-    keep_provider,
-    resolve_request,
-)
 from fleet.fleets.repair import at_rest, rejoin
 from fleet.jobs.deletion import confirm_shrink
 from fleet.services import Services
+from fleet.settings import Settings
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Shell, Step
 from provision.ledger import cost_usd
@@ -75,7 +55,7 @@ class UpSummary:
     created: tuple[str, ...] = ()
 
 
-def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
+def run(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummary:
     """Create or repair the requested fleet, and check that every host answers.
 
     Raises:
@@ -84,24 +64,25 @@ def run(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
         FleetError: an instance could not be created or reached. Instances that this call created are deleted.
         CancelledError: the user declined, and nothing was changed; or interrupted, and new instances were deleted.
     """
-    with keep_provider(request):
+    with planning.keep_provider(request):
         return _up(request, services, sink)
 
 
-def _up(request: UpRequest, services: Services, sink: Sink) -> UpSummary:
+def _up(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummary:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
     with explain_interrupt(_UNCHANGED, Again({}, "up")):
-        request = convert_inventory(request, services, sink)
-        spec = resolve_request(request, record, services)
-        confirm_programs(request, spec, record, services, sink)
-        agreed = confirm_price(request, spec, record, services, sink)
+        request = planning.convert_inventory(request, services, sink)
+        spec = planning.resolve_request(request, record, services)
+        planning.confirm_programs(request, spec, record, services, sink)
+        agreed = planning.confirm_price(request, spec, record, services, sink)
     if request.dry_run:
         return UpSummary(request.fleet)
     with services.store.lock(request.fleet, "up"):
         with explain_interrupt(_UNCHANGED, Again({}, "up")):
-            record = directory.read() if directory.exists() else None
-            spec = resolve_request(request, record, services)
+            planned_for, record = record, directory.read() if directory.exists() else None
+            if record != planned_for:  # another command has changed the fleet meanwhile
+                spec = planning.resolve_request(request, record, services)
             provider = services.provider(spec.options)
             before = at_rest(spec.name, provider, services)
             _check_key(directory, before)
@@ -139,7 +120,7 @@ class _Up:
         sink: Takes the events.
     """
 
-    request: UpRequest
+    request: planning.UpRequest
     spec: FleetSpec
     directory: FleetDirectory
     provider: Provider
@@ -211,10 +192,8 @@ class _Up:
         if steps.delete:
             self._release_excess(steps.delete)
         if steps.create:
-            options = asdict(self.spec.options)
-            self.directory.intend(
-                "create", instances=list(steps.create), provider=self.spec.provider, options=options
-            )
+            names, provider = list(steps.create), self.spec.provider
+            self.directory.intend("create", instances=names, provider=provider, options=asdict(self.spec.options))
             self._create(steps.create)
         self._created = True
         confirm_host_keys(self.spec, self.provider, self.services, self.sink, accept_new=self.request.accept_new)
@@ -352,41 +331,41 @@ def _repeat_as_typed(error: FleetError) -> None:
 @command("Fleets", WithProviders)
 def up(
     ctx: typer.Context,
-    workers: Annotated[
-        int | None,
-        option(
-            "--workers",
-            "Number of workers.",
-            "N",
-            short="-w",
-            parser=parse_count,
-            default="2; with --inventory all hosts",
-        ),
-    ] = None,
-    provider: ProviderName = None,
-    python: Annotated[
-        str | None,
-        option("--python", "Interpreter for the script on the hosts.", "PATH", parser=parse_text, default="detected"),
-    ] = None,
-    package: Packages = None,
-    index_url: IndexUrl = None,
-    pip_proxy: PipProxy = None,
-    retry_until_up: Annotated[bool, option("--retry-until-up", "Keep retrying until capacity is available.")] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
-    accept_new: Annotated[
-        bool, option("--accept-new", "Accept the keys of unknown hosts without asking.", panel=EXISTING_HOSTS)
-    ] = False,
-    allow_programs: Annotated[
-        bool,
-        option(
-            "--allow-programs",
-            "Run programs on this computer that fleet.toml or the inventory names, without asking.",
-            envvar="FLEET_ALLOW_PROGRAMS",
-        ),
-    ] = False,
+    workers: int | None = option(
+        None,
+        "--workers",
+        "Number of workers.",
+        "N",
+        short="-w",
+        parser=options.parse_count,
+        shown="2; with --inventory all hosts",
+    ),
+    provider: str | None = options.PROVIDER,
+    python: str | None = option(
+        None,
+        "--python",
+        "Interpreter for the script on the hosts.",
+        "PATH",
+        parser=parse_text,
+        shown="detected",
+    ),
+    package: list[str] | None = options.PACKAGE,
+    index_url: str | None = options.INDEX_URL,
+    pip_proxy: str | None = options.PIP_PROXY,
+    retry_until_up: bool = option(False, "--retry-until-up", "Keep retrying until capacity is available."),
+    dry_run: bool = options.DRY_RUN,
+    yes: bool = options.YES,
+    fleet: str = options.FLEET,
+    output: options.Output = options.OUTPUT,
+    accept_new: bool = option(
+        False, "--accept-new", "Accept the keys of unknown hosts without asking.", panel=options.EXISTING_HOSTS
+    ),
+    allow_programs: bool = option(
+        False,
+        "--allow-programs",
+        "Run programs on this computer that fleet.toml or the inventory names, without asking.",
+        envvar="FLEET_ALLOW_PROGRAMS",
+    ),
 ) -> None:
     """Create, repair, or resize a fleet.
 
@@ -400,9 +379,6 @@ def up(
       fleet up --workers 2 --gpu t4
       fleet up --inventory hosts.ini
     """
-    from fleet.fleets.plan import UpRequest
-    from fleet.settings import Settings
-
     packages = tuple(package) if package else None
     given = Settings(
         provider=provider,
@@ -414,7 +390,7 @@ def up(
         options=read_options(ctx),
     )
     name = resolve_fleet(fleet)
-    request = UpRequest(
+    request = planning.UpRequest(
         name,
         given,
         read_settings(provider),
@@ -423,4 +399,5 @@ def up(
         accept_new=accept_new,
         allow_programs=allow_programs,
     )
-    run_command(name, output, lambda sink: run(request, make_services(sink, yes=yes), sink))
+    with session(name, output, yes=yes) as running:
+        run(request, running.services, running.sink)

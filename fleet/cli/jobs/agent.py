@@ -15,16 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from fleet.cli import options
 from fleet.cli.application import command
-from fleet.cli.options import RENDEZVOUS, Duration, Output, argument, duration, option, parse_count, select_fields
-from fleet.cli.program import NoAdapt, Variables
-from fleet.cli.runtime import run_command
+from fleet.cli.options import RENDEZVOUS, TIME, Duration, Output, argument, option, parse_count
+from fleet.cli.program import ENV, NO_ADAPT
+from fleet.cli.runtime import session
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, translate, translate_errors
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
@@ -39,7 +39,7 @@ from fleet.steps import DEFAULT_FLEET, Shell
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
-from train.agent.protocol.records import Policy
+from train.agent.protocol.records import Policy, RestartPolicy
 from train.defaults import GRACE_S, LINK_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 from train.errors import KerasError, RendezvousError
 from train.lint.linter import job_tf_config
@@ -478,63 +478,48 @@ def _raise_outcome(ended: Ended) -> None:
 
 
 _BATCH = "from the batch system"
+_rendezvous = partial(option, panel=RENDEZVOUS)
 
 
 @command("Jobs")
 def agent(
-    ctx: typer.Context,
-    script: Annotated[str, argument("SCRIPT", "Training script, e.g. task.py.")],
-    arguments: Annotated[list[str] | None, argument("-- ARGS", "Arguments passed to SCRIPT.")] = None,
-    workdir: Annotated[str, option("--workdir", "Directory to run in.", "DIR", default="the current one")] = "",
-    python: Annotated[str, option("--python", "Interpreter for SCRIPT.", "PATH", default="detected")] = "",
-    env: Variables = None,
-    no_adapt: NoAdapt = False,
-    grace_s: options.Grace = Duration(GRACE_S),
-    rendezvous: Annotated[
-        str,
-        option(
-            "--rendezvous",
-            "Rendezvous: a directory that all nodes share, or the address of rank 0.",
-            "DIR|tcp://HOST:PORT",
-            default="a directory of the job in the working directory",
-            panel=RENDEZVOUS,
-        ),
-    ] = "",
-    secret_file: Annotated[
-        str,
-        option(
-            "--secret-file",
-            "File with the secret for tcp://HOST:PORT.",
-            "FILE",
-            default="the variable FLEET_RENDEZVOUS_SECRET",
-            panel=RENDEZVOUS,
-        ),
-    ] = "",
-    wait_s: Annotated[
-        float, duration("--wait", "How long to wait for the other processes.", panel=RENDEZVOUS)
-    ] = Duration(RENDEZVOUS_TIMEOUT_S),
-    address: Annotated[
-        str,
-        option(
-            "--address", "Address of this node for the other nodes.", "ADDRESS", default="detected", panel=RENDEZVOUS
-        ),
-    ] = "",
-    rank: Annotated[
-        int | None,
-        option("--rank", "Rank of this process, from 0.", "N", parser=parse_count, default=_BATCH, panel=RENDEZVOUS),
-    ] = None,
-    size: Annotated[
-        int | None,
-        option("--size", "Number of processes.", "N", parser=parse_count, default=_BATCH, panel=RENDEZVOUS),
-    ] = None,
-    nodes: Annotated[
-        str, option("--nodes", "Node list, e.g. node[1-4] or a,b.", "LIST", default=_BATCH, panel=RENDEZVOUS)
-    ] = "",
-    restarts: options.Restarts = 0,
-    restart: options.RestartsAfter = Policy().restart,
-    timeout_s: options.Timeout = 0.0,
-    hang_timeout_s: options.HangTimeout = 0.0,
-    checkpoint_dir: options.CheckpointDir = "",
+    script: str = argument(..., "SCRIPT", "Training script, e.g. task.py."),
+    arguments: list[str] | None = argument(None, "-- ARGS", "Arguments passed to SCRIPT."),
+    workdir: str = option("", "--workdir", "Directory to run in.", "DIR", shown="the current one"),
+    python: str = option("", "--python", "Interpreter for SCRIPT.", "PATH", shown="detected"),
+    env: list[str] | None = ENV,
+    no_adapt: bool = NO_ADAPT,
+    grace: float = options.GRACE,
+    rendezvous: str = _rendezvous(
+        "",
+        "--rendezvous",
+        "Rendezvous: a directory that all nodes share, or the address of rank 0.",
+        "DIR|tcp://HOST:PORT",
+        shown="a directory of the job in the working directory",
+    ),
+    secret_file: str = _rendezvous(
+        "",
+        "--secret-file",
+        "File with the secret for tcp://HOST:PORT.",
+        "FILE",
+        shown="the variable FLEET_RENDEZVOUS_SECRET",
+    ),
+    wait: float = _rendezvous(
+        Duration(RENDEZVOUS_TIMEOUT_S), "--wait", "How long to wait for the other processes.", TIME
+    ),
+    address: str = _rendezvous(
+        "", "--address", "Address of this node for the other nodes.", "ADDRESS", shown="detected"
+    ),
+    rank: int | None = _rendezvous(
+        None, "--rank", "Rank of this process, from 0.", "N", parser=parse_count, shown=_BATCH
+    ),
+    size: int | None = _rendezvous(None, "--size", "Number of processes.", "N", parser=parse_count, shown=_BATCH),
+    nodes: str = _rendezvous("", "--nodes", "Node list, e.g. node[1-4] or a,b.", "LIST", shown=_BATCH),
+    restarts: int = options.RESTARTS,
+    restart_policy: RestartPolicy = options.RESTART_POLICY,
+    timeout: float = options.TIMEOUT,
+    hang_timeout: float = options.HANG_TIMEOUT,
+    checkpoint_dir: str = options.CHECKPOINT_DIR,
 ) -> None:
     """Run SCRIPT on the nodes of an allocation without SSH.
 
@@ -546,20 +531,23 @@ def agent(
       mpiexec -n 4 fleet agent task.py -- --epochs 5
     """
     from fleet.jobs.program import environment
-    from provision.allocation.ranks import Given
 
-    def request() -> AgentRequest:
-        changed = {
-            "arguments": tuple(arguments or ()),
-            "env": environment(env or (), (), os.environ),
-            "adapt": not no_adapt,
-            "policy": Policy(**select_fields(Policy, ctx.params)),
-            "given": Given(rank, size, nodes),
-        }
-        return AgentRequest(**{**select_fields(AgentRequest, ctx.params), **changed})
-
-    codes: list[int] = []
-    run_command(
-        DEFAULT_FLEET, Output.LINES, lambda sink: codes.append(run(request(), os.environ, sink)), prefix=False
-    )
-    raise typer.Exit(codes[0])
+    with session(DEFAULT_FLEET, Output.LINES, prefix=False) as running:
+        request = AgentRequest(
+            script=script,
+            arguments=tuple(arguments or ()),
+            workdir=workdir,
+            python=python,
+            env=environment(env or (), (), os.environ),
+            adapt=not no_adapt,
+            grace_s=grace,
+            policy=Policy(restarts=restarts, restart=restart_policy, timeout_s=timeout, hang_timeout_s=hang_timeout),
+            checkpoint_dir=checkpoint_dir,
+            rendezvous=rendezvous,
+            secret_file=secret_file,
+            address=address,
+            wait_s=wait,
+            given=Given(rank, size, nodes),
+        )
+        code = run(request, os.environ, running.sink)
+    raise typer.Exit(code)

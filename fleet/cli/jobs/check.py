@@ -6,35 +6,21 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import typer
 
 from fleet.cli.application import command
-from fleet.cli.options import Output, OutputOption, duration
-from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, WithTrial, add_program_options, read_program_fields
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import OUTPUT, Output, option
+from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, ProgramOptions, WithTrial, program_request, with_program
+from fleet.cli.runtime import Session, resolve_fleet, session
 from fleet.errors import NotReadyError, UsageError, fold
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_agents
-from fleet.jobs.program import (
-    Program,
-    ProgramRequest,
-    Terms,
-    choose_keras,
-    collect,
-    described,
-    find,
-    install_for,
-    missing_imports,
-    preparation,
-    script_findings,
-)
+from fleet.jobs import program as programs
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, where
-from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Readiness, ReadinessFacts, verdict
@@ -46,20 +32,13 @@ from train.script.keras import Choice
 _KERAS = ("tensorflow", "keras", "tf-keras")
 
 
-@dataclass(frozen=True)
-class CheckRequest(ProgramRequest):
-    """Request of the command; without a program, only the hosts are checked."""
-
-    local_first_s: float = 0.0  # time to run the program on each host separately; 0: it is not run
-
-    @property
-    def has_program(self) -> bool:
-        """True if a program is given."""
-        return bool(self.script or self.module or self.command)
-
-
-def run(request: CheckRequest, services: Services, sink: Sink) -> None:
+def run(request: programs.ProgramRequest, trial_s: float, running: Session) -> None:
     """Check all hosts of a fleet, and the requirements of a script; leave no files on the hosts.
+
+    Args:
+        request: The program; without one, only the hosts are checked.
+        trial_s: Time to run the program on each host separately; 0: it is not run.
+        running: The command.
 
     Raises:
         UsageError: the script or an option is wrong.
@@ -67,40 +46,33 @@ def run(request: CheckRequest, services: Services, sink: Sink) -> None:
         UnreachableError: a host does not answer.
         NotReadyError: a host cannot run the job, or the hosts do not match.
     """
-    _check_options(request)
-    located = find(request) if request.has_program else None
-    directory, record = services.store.need(request.fleet)
-    request = dataclasses.replace(request, env={**record.spec.options.variables, **request.env})
-    request = dataclasses.replace(request, arguments=located.arguments if located else ())
+    has_program = bool(request.script or request.module or request.command)
+    if trial_s > 0 and not has_program:
+        message = "--local-first runs a script, and none is given"
+        raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
+    located = programs.find(request) if has_program else None
+    directory, record = running.services.store.need(running.fleet)
+    env = {**record.spec.options.variables, **request.env}
+    request = dataclasses.replace(request, env=env, arguments=located.arguments if located else ())
     with contextlib.ExitStack() as stack:
-        python_path = request.env.get("PYTHONPATH", "")
-        program = collect(located, services, python_path) if located else None
-        sink.emit(fleet_opened(record, directory, services.clock()))
+        program = programs.collect(located, running.services, env.get("PYTHONPATH", "")) if located else None
+        running.emit(fleet_opened(record, directory, running.services.clock()))
         for text in program.bundle.notes if program else ():
-            sink.emit(Note(text))
-        clients = stack.enter_context(open_agents(record.hosts, directory.key, Access(record.spec, services, sink)))
-        check = _Check(request, record, clients, program, sink)
+            running.note(text)
+        access = Access(record.spec, running.services, running.sink)
+        clients = stack.enter_context(open_agents(record.hosts, directory.key, access))
+        check = _Check(request, trial_s, record, clients, program, running.sink)
         problems = check.inspect_hosts()
-        if request.local_first_s > 0 and not problems:
-            problems = check.run_smoke_tests(f"check-{job_id(services.clock())}")
-        problems += check.report_findings(tried=request.local_first_s > 0 and not problems)
+        is_tried = trial_s > 0 and not problems
+        if is_tried:
+            problems = check.run_smoke_tests(f"check-{job_id(running.services.clock())}")
+        problems += check.report_findings(tried=is_tried and not problems)
     if problems:
         raise NotReadyError(
-            f"fleet {request.fleet!r} is not ready" + (f" for {located.entry.name}" if located else ""),
+            f"fleet {running.fleet!r} is not ready" + (f" for {located.entry.name}" if located else ""),
             hint="fix the problems, then check again",
             next_steps=[Again({})],
         )
-
-
-def _check_options(request: CheckRequest) -> None:
-    """Reject options that do not fit.
-
-    Raises:
-        UsageError: they do not.
-    """
-    if request.local_first_s > 0 and not request.has_program:
-        message = "--local-first runs a script, and none is given"
-        raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
 
 
 @dataclass
@@ -108,17 +80,19 @@ class _Check:
     """One check of all hosts.
 
     Args:
-        request: The request of the user.
+        request: The program, as the user requested it.
+        trial_s: Time to run it on each host separately; 0: it is not run.
         record: The fleet.
         clients: An agent on each host.
         program: The program to check; None: none.
         sink: Takes the events.
     """
 
-    request: CheckRequest
+    request: programs.ProgramRequest
+    trial_s: float
     record: FleetRecord
     clients: Sequence[AgentClient]
-    program: Program | None
+    program: programs.Program | None
     sink: Sink
 
     def __post_init__(self) -> None:
@@ -130,8 +104,8 @@ class _Check:
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
-        if self.program and self.request.local_first_s > 0:
-            self._pythons = install_for(self.program, self.record.spec, self.clients, self.sink)
+        if self.program and self.trial_s > 0:
+            self._pythons = programs.install_for(self.program, self.record.spec, self.clients, self.sink)
             self._pending = None
 
         outcomes = call_each(
@@ -148,18 +122,20 @@ class _Check:
             locations = self._import_locations(self.program)
             hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
-            problems += missing_imports(locations, missing, self.program.entry)
+            problems += programs.missing_imports(locations, missing, self.program.entry)
             problems += self._keras(self.program, prepared)
             notes += filter(None, [self.program.entry.note, self.program.imports.note])
-            findings = script_findings(
+            findings = programs.script_findings(
                 self.program.entry,
                 prepared,
-                Terms(adapt=self.request.adapt, variables=frozenset({*self.request.env, *self.request.secrets})),
+                programs.Terms(
+                    adapt=self.request.adapt, variables=frozenset({*self.request.env, *self.request.secrets})
+                ),
                 has_final_versions=not self._installs_keras,
             )
             self._findings = [finding for finding in findings if finding.fails]
-            notes += (described(finding) for finding in findings if finding.severity is Severity.WARNING)
-        errors = [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
+            notes += (programs.described(finding) for finding in findings if finding.severity is Severity.WARNING)
+        errors = [programs.described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
         fails = bool(self._findings) and not problems
         self.sink.emit(
             HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
@@ -173,11 +149,11 @@ class _Check:
             tried: The script was run on each host alone, and works there.
         """
         for finding in self._findings if tried else ():
-            text = f"it works alone, but not with {len(self.record.hosts)} workers: {described(finding)}"
+            text = f"it works alone, but not with {len(self.record.hosts)} workers: {programs.described(finding)}"
             self.sink.emit(Note(text, Level.WARNING))
-        return [described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
+        return [programs.described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
-    def _import_locations(self, program: Program) -> dict[str, str]:
+    def _import_locations(self, program: programs.Program) -> dict[str, str]:
         """Return the places where the script imports packages that must be installed already."""
         pending = self._pending
         locations = program.imports.locations
@@ -190,13 +166,13 @@ class _Check:
 
     def _preparation(self, client: AgentClient, job: str, *, dry_run: bool) -> Prepare:
         host, fleet = client.host, self.record.spec.name
-        return preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
+        return programs.preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
-    def _keras(self, program: Program, prepared: Sequence[Prepared]) -> list[str]:
+    def _keras(self, program: programs.Program, prepared: Sequence[Prepared]) -> list[str]:
         if self._installs_keras:
             return []
         try:
-            self._choice = choose_keras(program, self.request, prepared)
+            self._choice = programs.choose_keras(program, self.request, prepared)
         except NotReadyError as error:
             return [error.message + (f" ({error.cause})" if error.cause else "")]
         if self._choice.note:
@@ -223,7 +199,7 @@ class _Check:
         aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
         env = {**({} if aliased else self._choice.env), **self.request.env}
         return client.smoke_test(
-            SmokeTest(command, env, self.request.secrets, self.request.local_first_s),
+            SmokeTest(command, env, self.request.secrets, self.trial_s),
             lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
         )
 
@@ -297,20 +273,18 @@ def _compare_hosts(prepared: Sequence[Prepared]) -> Readiness:
 
 
 @command("Jobs", WithTrial)
-@add_program_options
+@with_program
 def check(
     ctx: typer.Context,
-    local_first: Annotated[
-        float,
-        duration(
-            LOCAL_FIRST,
-            "Run SCRIPT on each host separately, up to its first step or TIME.",
-            "[TIME]",
-            default=str(SMOKE_TEST_S),
-        ),
-    ] = 0.0,
-    output: OutputOption = Output.AUTO,
-    **program: Any,
+    program: ProgramOptions,
+    local_first: float = option(
+        0.0,
+        LOCAL_FIRST,
+        "Run SCRIPT on each host separately, up to its first step or TIME.",
+        "[TIME]",
+        shown=str(SMOKE_TEST_S),
+    ),
+    output: Output = OUTPUT,
 ) -> None:
     """Check that the hosts can run SCRIPT.
 
@@ -321,10 +295,5 @@ def check(
       fleet check
       fleet check task.py --local-first
     """
-
-    def request() -> CheckRequest:
-        fields = read_program_fields(ctx, **program)
-        return CheckRequest(**fields, local_first_s=local_first)
-
-    fleet = resolve_fleet(program["fleet"])
-    run_command(fleet, output, lambda sink: run(request(), make_services(sink), sink), live=False)
+    with session(resolve_fleet(program.fleet), output, live=False) as running:
+        run(program_request(ctx, program), local_first, running)

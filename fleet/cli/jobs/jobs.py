@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
 
 from fleet.cli.application import WithJobs, command
-from fleet.cli.options import JOB_HELP, Fleet, Output, OutputOption, SameJob, Yes, argument, complete_job, option
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import FLEET, JOB_HELP, OUTPUT, SAME_JOB, YES, Output, argument, complete_job, option
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import JobsCompared, JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, open_some
 from fleet.jobs.pull import pull_ended
-from fleet.jobs.results import StoredJobs, Survey, survey_agents
+from fleet.jobs.results import StoredJobs, survey_agents
 from fleet.jobs.selection import is_id
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
@@ -24,72 +22,10 @@ from provision.quantities import counted
 from train.agent.protocol.records import JobsPruned
 
 
-@dataclass(frozen=True)
-class JobsRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        jobs: Only these, each as in `select_job`; empty: all, or with `prune` those whose deletion loses no results.
-        prune: Delete them on the hosts.
-    """
-
-    fleet: str
-    jobs: tuple[str, ...] = ()
-    prune: bool = False
-
-
-def run(request: JobsRequest, services: Services, sink: Sink) -> JobsListed | JobsDeleted:
-    """List jobs, or delete them after a question.
-
-    Raises:
-        NotFoundError: the fleet or job does not exist.
-        NotReadyError: a job to delete is running.
-        UsageError: there is something to delete, and confirmation requires a terminal.
-        CancelledError: the user declined, or interrupted.
-        UnreachableError: no host answers.
-    """
-    directory, record = services.store.need(request.fleet)
-    pull_ended(request.fleet, services, sink)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_agents(clients, directory, unreached=unreached)
-        chosen = _select_jobs(request, stored)
-        if not request.prune:
-            listed = JobsListed(
-                fleet=request.fleet,
-                jobs=tuple(job.summary() for job in chosen),
-                disks=stored.disks,
-                silent=tuple(stored.silent),
-            )
-            sink.emit(listed)
-            return listed
-        to_delete = _select_for_deletion(request, chosen, sink)
-        if not to_delete:
-            return JobsDeleted(request.fleet, (), 0)
-        sink.emit(ResultsAtRisk(request.fleet, tuple(job.summary() for job in to_delete), pruned=True))
-        _confirm(request, to_delete, services)
-        names = [job.job for job in to_delete]
-        with explain_interrupt("interrupted; some of these jobs may be deleted", Again({}), Step("jobs")):
-            outcomes = call_each(clients, lambda client: prune_jobs(client, names))
-    deleted = _summarize_deletion(request.fleet, names, values_of(outcomes))
-    for name in deleted.jobs:
-        directory.forget_command(name)
-    sink.emit(deleted)
-    for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
-        message = f"not all hosts answered: {error.message}"
-        raise type(error)(message, cause=error.cause, next_steps=[Step("jobs")])
-    return deleted
-
-
-def _select_jobs(request: JobsRequest, stored: Survey) -> Sequence[StoredJobs]:
-    chosen = {stored.select(reference, request.fleet).job for reference in request.jobs}
-    return [job for job in stored.jobs if not chosen or job.job in chosen]
-
-
-def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sink: Sink) -> list[StoredJobs]:
-    """Return the jobs to delete: the given ones, or all that have nothing left to pull."""
+def _select_for_deletion(chosen: Sequence[StoredJobs], fleet: str, sink: Sink, *, named: bool) -> list[StoredJobs]:
+    """Return the jobs to delete: those that the user named, or of all jobs those that have nothing left to pull."""
     running = [job for job in chosen if job.is_running]
-    if request.jobs:
+    if named:
         if running:
             raise NotReadyError(
                 f"job {running[0].job} is {running[0].state} and cannot be deleted",
@@ -100,7 +36,7 @@ def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sin
     left = [job for job in chosen if not job.is_safe and not job.is_running]
     if left:
         count = counted(len(left), "job")
-        step = Step("jobs", "--prune", *(job.job for job in left)).text(request.fleet)
+        step = Step("jobs", "--prune", *(job.job for job in left)).text(fleet)
         kept = "is" if len(left) == 1 else "are"
         sink.emit(Note(f"{count} with results that are not on this computer {kept} kept; `{step}` deletes them, too"))
     if not safe:
@@ -108,12 +44,12 @@ def _select_for_deletion(request: JobsRequest, chosen: Sequence[StoredJobs], sin
     return safe
 
 
-def _confirm(request: JobsRequest, jobs: Sequence[StoredJobs], services: Services) -> None:
+def _confirm(jobs: Sequence[StoredJobs], references: Sequence[str], services: Services) -> None:
     count = counted(len(jobs), "job")
     if not services.attended:
         raise UsageError(
             f"{count} would be deleted, and confirmation requires a terminal",
-            next_steps=[Step("jobs", "--prune", "--yes", *request.jobs)],
+            next_steps=[Step("jobs", "--prune", "--yes", *references)],
         )
     if not services.consent(f"Delete {count} on the hosts?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
@@ -127,18 +63,16 @@ def _summarize_deletion(fleet: str, names: Sequence[str], answers: Sequence[Jobs
 
 @command("Results", WithJobs)
 def jobs(
-    jobs: Annotated[
-        list[str] | None,
-        argument("[JOB]...", "Only these jobs, named as for fleet pull.", autocompletion=complete_job),
-    ] = None,
-    prune: Annotated[
-        bool,
-        option("--prune", "Delete ended jobs on the hosts: those named, else those with nothing left to pull."),
-    ] = False,
-    yes: Yes = False,
-    same_job: SameJob = "",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    jobs: list[str] | None = argument(
+        None, "[JOB]...", "Only these jobs, named as for fleet pull.", autocompletion=complete_job
+    ),
+    prune: bool = option(
+        False, "--prune", "Delete ended jobs on the hosts: those named, else those with nothing left to pull."
+    ),
+    yes: bool = YES,
+    same_job: str = SAME_JOB,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """List the jobs that the hosts store, or delete them.
 
@@ -146,35 +80,42 @@ def jobs(
       fleet jobs
       fleet jobs --prune -1
     """
-    request = JobsRequest(fleet=resolve_fleet(fleet), jobs=(*(jobs or ()), *filter(None, [same_job])), prune=prune)
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink, yes=yes), sink), live=False)
-
-
-def compare_jobs(fleet: str, references: Sequence[str], services: Services, sink: Sink) -> JobsCompared:
-    """Compare two jobs, each named as in `select_job`.
-
-    Raises:
-        NotFoundError: the fleet or job does not exist.
-        UsageError: several jobs are meant, or both are the same.
-        UnreachableError: no host answers.
-    """
-    directory, record = services.store.need(fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_agents(clients, directory, references if all(map(is_id, references)) else (), unreached)
-    first, second = (stored.select(reference, fleet) for reference in references)
-    if first.job == second.job:
-        raise UsageError(f"both are job {first.job}", next_steps=[Step("jobs")])
-    compared = JobsCompared(fleet, first.summary(), second.summary())
-    sink.emit(compared)
-    return compared
+    references = (*(jobs or ()), *filter(None, [same_job]))
+    with session(resolve_fleet(fleet), output, yes=yes, live=False) as run:
+        directory, record = run.services.store.need(run.fleet)
+        pull_ended(run.fleet, run.services, run.sink)
+        access = Access(record.spec, run.services, run.sink)
+        with open_some(record.hosts, directory.key, access) as (clients, unreached):
+            stored = survey_agents(clients, directory, unreached=unreached)
+            named = {stored.select(reference, run.fleet).job for reference in references}
+            chosen = [job for job in stored.jobs if not named or job.job in named]
+            if not prune:
+                listed = tuple(job.summary() for job in chosen)
+                run.emit(JobsListed(run.fleet, listed, stored.disks, tuple(stored.silent)))
+                return
+            to_delete = _select_for_deletion(chosen, run.fleet, run.sink, named=bool(named))
+            if not to_delete:
+                return
+            run.emit(ResultsAtRisk(run.fleet, tuple(job.summary() for job in to_delete), pruned=True))
+            _confirm(to_delete, references, run.services)
+            names = [job.job for job in to_delete]
+            with explain_interrupt("interrupted; some of these jobs may be deleted", Again({}), Step("jobs")):
+                outcomes = call_each(clients, lambda client: prune_jobs(client, names))
+        deleted = _summarize_deletion(run.fleet, names, values_of(outcomes))
+        for name in deleted.jobs:
+            directory.forget_command(name)
+        run.emit(deleted)
+        for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
+            message = f"not all hosts answered: {error.message}"
+            raise type(error)(message, cause=error.cause, next_steps=[Step("jobs")])
 
 
 @command("Results", WithJobs)
 def compare(
-    first: Annotated[str, argument("JOB", JOB_HELP)],
-    second: Annotated[str, argument("JOB", "The other job.")],
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    first: str = argument(..., "JOB", JOB_HELP),
+    second: str = argument(..., "JOB", "The other job."),
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Compare two jobs: arguments, code, versions, metrics.
 
@@ -184,5 +125,13 @@ def compare(
       fleet compare -2 -1
       fleet compare baseline wide -o json
     """
-    name = resolve_fleet(fleet)
-    run_command(name, output, lambda sink: compare_jobs(name, (first, second), make_services(sink), sink), live=False)
+    references = (first, second)
+    with session(resolve_fleet(fleet), output, live=False) as run:
+        directory, record = run.services.store.need(run.fleet)
+        access = Access(record.spec, run.services, run.sink)
+        with open_some(record.hosts, directory.key, access) as (clients, unreached):
+            stored = survey_agents(clients, directory, references if all(map(is_id, references)) else (), unreached)
+        earlier, other = (stored.select(reference, run.fleet) for reference in references)
+        if earlier.job == other.job:
+            raise UsageError(f"both are job {earlier.job}", next_steps=[Step("jobs")])
+        run.emit(JobsCompared(run.fleet, earlier.summary(), other.summary()))

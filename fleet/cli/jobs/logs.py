@@ -5,32 +5,20 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import replace
 
 import typer
 
 from fleet.cli.application import WithJobs, command
-from fleet.cli.options import (
-    Fleet,
-    JobArgument,
-    Output,
-    OutputOption,
-    Raw,
-    SameJob,
-    Worker,
-    one_job,
-    option,
-    parse_since,
-)
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import FLEET, JOB, OUTPUT, RAW, SAME_JOB, WORKER, Output, one_job, option, parse_since
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import NotFoundError, UnreachableError, UsageError, fold
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import description, fleet_opened, latest_attempt, newest_reports, open_some
 from fleet.fleets.repair import ExistingFleet, missing_slots, repair_fleet, repairing
 from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
-from fleet.jobs.following.log_view import EVERYTHING, Selection
+from fleet.jobs.following.log_view import Selection
 from fleet.jobs.pull import pull_ended
 from fleet.jobs.queue import queued, queued_event
 from fleet.jobs.results import report_results, result_of
@@ -40,25 +28,13 @@ from fleet.jobs.tasks import all_members, current_members, worker_name
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures
 from fleet.remote.publication import publish
-from fleet.services import Services
 from fleet.state import FleetRecord
 from fleet.steps import Step
 from train.agent.protocol.cluster import task_rank
-from train.agent.protocol.records import JobReport, JobResult, Member
+from train.agent.protocol.records import JobReport, Member
 from train.defaults import SPOT_HOST_TIMEOUT_S
 
 _MANY = 12  # names in a list
-
-
-@dataclass(frozen=True)
-class LogsRequest:
-    """Options of `fleet logs`; `worker`: ``all``, ``1``, or a task; `job` as in `select_job`."""
-
-    fleet: str
-    follow: bool = False
-    selection: Selection = EVERYTHING
-    worker: str = "all"
-    job: str = ""
 
 
 def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list[str]:
@@ -77,8 +53,10 @@ def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list
     return [tasks.get(name, name)] if name else slots
 
 
-def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
-    """Show the output of a job; with `follow`, continue until it ends.
+def _show(
+    fleet: ExistingFleet, reference: str, name: str, selection: Selection, sink: Sink, *, follows: bool
+) -> None:
+    """Show the output of a job; with `follows`, continue until it ends.
 
     Raises:
         NotFoundError: The fleet, worker, or job does not exist.
@@ -87,14 +65,12 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         JobNotFinished: the job keeps running.
         CancelledError: the job was stopped.
     """
-    name = worker_name(request.worker)
-    directory, record = services.store.need(request.fleet)
-    fleet = ExistingFleet(record, directory, services, "logs")
+    record, directory, services = fleet.record, fleet.directory, fleet.services
     with contextlib.ExitStack() as stack:
         clients, unreached = stack.enter_context(
             open_some(record.slots, directory.key, Access(record.spec, services, sink))
         )
-        newest = newest_reports(clients, select_reported(request.job, request.fleet), record.last_job)
+        newest = newest_reports(clients, select_reported(reference, record.spec.name), record.last_job)
         reports = newest.by_host
         unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
@@ -103,17 +79,17 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         slots_of_job = all_members(first, reports) if first else ()
         members = current_members(slots_of_job, reports)
         slots = _slots_of(name, record, members)
-        if not request.follow or not record.spec.options.rents:
+        if not follows or not record.spec.options.rents:
             silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
             raise_failures(silent, "show its log")
         if first is None:
-            raise NotFoundError(f"fleet {request.fleet!r} has no job yet", next_steps=[Step("status")])
+            raise NotFoundError(f"fleet {record.spec.name!r} has no job yet", next_steps=[Step("status")])
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
         starts = _announce(fleet, first, list(reports.values()), members, sink)
         _, lost = missing_slots(reports)
         lost = [] if starts is not None else lost
-        repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if request.follow else None
+        repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if follows else None
         if repairer is not None:
             for host in lost:
                 repairer.lost(host)
@@ -129,8 +105,8 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
             max_workers=first.max_workers,
             tasks={member.slot: member.task for member in members},
             attempts=first.attempts,
-            selection=request.selection,
-            follow=request.follow,
+            selection=selection,
+            follow=follows,
             repairer=repairer,
             lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
             if repairer is not None
@@ -140,28 +116,27 @@ def run(request: LogsRequest, services: Services, sink: Sink) -> JobResult:
         )
         ended = follow(followed, sink)
         if ended.result is not None:
-            directory.note_results(first.job, log_shown=ended.shown and request.selection.pattern is None)
+            directory.note_results(first.job, log_shown=ended.shown and selection.pattern is None)
             stored = report_results(record, directory, first.job, followed.clients, sink)
             ended = replace(ended, resumable=is_resumable(stored, directory))
-    if lost and not request.follow:
+    if lost and not follows:
         repair_fleet(fleet, sink)
-    pull_ended(request.fleet, services, sink)
+    pull_ended(record.spec.name, services, sink)
     if starts is not None and ended.result is None:
         raise queued(first.job)
     left_out = [outcome for outcome in unreached if repairer is None and outcome.host.name in slots]
-    return _shown_outcome(ended, followed, left_out)
+    _raise_left_out(ended, followed, left_out)
 
 
-def _shown_outcome(ended: Ended, followed: Followed, left_out: Sequence[Outcome[AgentClient]]) -> JobResult:
-    """Return the result of a job that succeeded, and whose logs were shown."""
-    result = outcome_or_raise(ended)
+def _raise_left_out(ended: Ended, followed: Followed, left_out: Sequence[Outcome[AgentClient]]) -> None:
+    """Raise an error if the job failed, or if a log was not shown."""
+    outcome_or_raise(ended)
     raise_failures(left_out, "show all logs")
     if ended.incomplete:
         raise UnreachableError(
             f"the log of {fold(ended.incomplete)} is incomplete",
             next_steps=[Step("status"), Step("logs", "--worker", ended.incomplete[0], "--job", followed.job)],
         )
-    return result
 
 
 def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
@@ -205,31 +180,27 @@ def _parse_pattern(text: str) -> re.Pattern[str]:
 
 @command("Jobs", WithJobs)
 def logs(
-    job: JobArgument = "",
-    follow: Annotated[bool, option("--follow/--no-follow", "Follow until the job ends.", short="-f")] = False,
-    lines: Annotated[
-        int | None,
-        option("--lines", "Show only the last N lines of the newest attempt.", "N", short="-n", min=0, default="all"),
-    ] = None,
-    since: Annotated[
-        float | None,
-        option(
-            "--since",
-            "Show only output since this time: a duration such as 10m, or a time such as 2026-11-22T19:30.",
-            "TIME",
-            parser=parse_since,
-        ),
-    ] = None,
-    grep: Annotated[
-        re.Pattern[str] | None,
-        option("--grep", "Show only lines that match a regular expression.", "PATTERN", parser=_parse_pattern),
-    ] = None,
-    timestamps: Annotated[bool, option("--timestamps", "Show the time of each line, in UTC.", short="-t")] = False,
-    raw: Raw = False,
-    worker: Worker = "all",
-    same_job: SameJob = "",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    job: str = JOB,
+    follow: bool = option(False, "--follow/--no-follow", "Follow until the job ends.", short="-f"),
+    lines: int | None = option(
+        None, "--lines", "Show only the last N lines of the newest attempt.", "N", short="-n", min=0, shown="all"
+    ),
+    since: float | None = option(
+        None,
+        "--since",
+        "Show only output since this time: a duration such as 10m, or a time such as 2026-11-22T19:30.",
+        "TIME",
+        parser=parse_since,
+    ),
+    grep: re.Pattern[str] | None = option(
+        None, "--grep", "Show only lines that match a regular expression.", "PATTERN", parser=_parse_pattern
+    ),
+    timestamps: bool = option(False, "--timestamps", "Show the time of each line, in UTC.", short="-t"),
+    raw: bool = RAW,
+    worker: str = WORKER,
+    same_job: str = SAME_JOB,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Show the logs of a job.
 
@@ -241,8 +212,6 @@ def logs(
       fleet logs --lines 20 --grep loss
       fleet logs --since 10m --timestamps --worker 1
     """
-    from fleet.jobs.following.log_view import Selection
-
     if _TASK.fullmatch(job):
         raise UsageError(f"{job!r} is a task, not a job", next_steps=[Step("logs", "--worker", job), Step("jobs")])
     is_text = output is not Output.JSON  # JSON has times in a field, and startup messages
@@ -253,14 +222,8 @@ def logs(
         timestamps=timestamps and is_text,
         startup=raw or not is_text,
     )
-    request = LogsRequest(
-        fleet=resolve_fleet(fleet), follow=follow, selection=selection, worker=worker, job=one_job(job, same_job)
-    )
-    run_command(
-        request.fleet,
-        output,
-        lambda sink: run(request, make_services(sink), sink),
-        prefix=worker == "all",
-        raw=raw,
-        live=follow,
-    )
+    with session(resolve_fleet(fleet), output, prefix=worker == "all", raw=raw, live=follow) as run:
+        name = worker_name(worker)
+        directory, record = run.services.store.need(run.fleet)
+        existing = ExistingFleet(record, directory, run.services, "logs")
+        _show(existing, one_job(job, same_job), name, selection, run.sink, follows=follow)

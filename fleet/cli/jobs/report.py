@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 from fleet.cli.application import WithJobs, command
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
+from fleet.cli.options import FLEET, JOB, OUTPUT, SAME_JOB, Output, one_job, option
 from fleet.cli.rerun import split_train
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Level, Note, ReportWritten, Sink
 from fleet.fleets.access import Access
@@ -19,7 +18,7 @@ from fleet.fleets.agents import open_some
 from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
 from fleet.jobs.reporting.collection import collect_record
 from fleet.jobs.reporting.copying import Collected, store_capsule
-from fleet.jobs.reporting.repetition import Words, repeat
+from fleet.jobs.reporting.repetition import repeat
 from fleet.jobs.results import Survey, survey_job
 from fleet.reports.capsule import is_capsule
 from fleet.reports.charts import Measure, measure
@@ -34,53 +33,13 @@ from train.agent.files.disk import write_atomic
 _TELEMETRY = (".telemetry.jsonl",)
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        job: The job, as in `select_job`.
-        to: File of the page, or directory for JOB.html; empty: the current directory.
-        directory: Directory of pulled results to describe instead; empty: ask the hosts.
-        split: Returns the words of a `fleet train`, as for `repeat`; None: no capsule is written.
-    """
-
-    fleet: str
-    job: str = ""
-    to: str = ""
-    directory: str = ""
-    split: Callable[[Sequence[str]], Words] | None = None
-
-
-def run(request: ReportRequest, services: Services, sink: Sink) -> ReportWritten:
-    """Write the page of a job, also while it runs, or of pulled results.
+def _page_of(to: str, job: str) -> Path:
+    """Return the file of the page: `to`, or JOB.html in this directory.
 
     Raises:
-        NotFoundError: the fleet or job does not exist.
-        UsageError: the file or directory is wrong, or several jobs are meant.
-        NotReadyError: the page cannot be written.
-        UnreachableError: a host does not answer; the page has what the others have.
+        UsageError: a page cannot be written there.
     """
-    survey: Survey | None = None
-    if request.directory and request.job:
-        raise UsageError("JOB and --dir exclude each other", next_steps=[Step("report", request.job)])
-    if request.to and not request.to.endswith("/"):
-        _page_of(request, "JOB")
-    results = find_pulled(request.directory, request.job, request.fleet, services)
-    if results is not None:
-        record, measures = _from_results(results, sink)
-        written = _write(_page_of(request, record.job), record, measures)
-    else:
-        written, survey = _report_hosts(request, services, sink)
-    sink.emit(written)
-    if survey is not None:
-        raise_if_silent(survey)
-    return written
-
-
-def _page_of(request: ReportRequest, job: str) -> Path:
-    path = Path(request.to or ".").expanduser().absolute()
+    path = Path(to or ".").expanduser().absolute()
     if path.is_dir():
         path /= f"{job}.html"
     elif not path.suffix:
@@ -89,12 +48,15 @@ def _page_of(request: ReportRequest, job: str) -> Path:
     return path
 
 
-def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> tuple[ReportWritten, Survey]:
-    directory, record = services.store.need(request.fleet)
+def _report_hosts(
+    reference: str, to: str, fleet: str, services: Services, sink: Sink, *, with_capsule: bool
+) -> tuple[ReportWritten, Survey]:
+    """Write the page of a job that the hosts store, and its capsule."""
+    directory, record = services.store.need(fleet)
     with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_job(request.job, clients, directory, unreached)
-        job = stored.select(request.job, request.fleet)
-        page = _page_of(request, job.job)
+        stored = survey_job(reference, clients, directory, unreached)
+        job = stored.select(reference, fleet)
+        page = _page_of(to, job.job)
         described = collect_record(job, record, clients, directory.key, services.clock())
         with tempfile.TemporaryDirectory(prefix="fleet-report-") as scratch:
             results = Path(scratch) / job.job
@@ -106,9 +68,9 @@ def _report_hosts(request: ReportRequest, services: Services, sink: Sink) -> tup
             except FleetError as error:
                 sink.emit(Note(f"the report has no telemetry: {error.message}", Level.WARNING))
             capsule: Path | None = None
-            if request.split is not None:
+            if with_capsule:
                 collected = Collected(job, clients, directory.key, described, Path(scratch))
-                described, capsule = _write_capsule(page, collected, directory.commands(), request.split, sink)
+                described, capsule = _write_capsule(page, collected, directory.commands(), sink)
         written = _write(page, described, measures)
         if capsule is not None:
             written = replace(written, capsule=str(capsule), capsule_size=capsule.stat().st_size)
@@ -119,7 +81,6 @@ def _write_capsule(
     page: Path,
     collected: Collected,
     commands: Mapping[str, TrainCommand],
-    split: Callable[[Sequence[str]], Words],
     sink: Sink,
 ) -> tuple[JobRecord, Path | None]:
     """Write the capsule of a job next to its page; return its description, and the capsule if there is one."""
@@ -131,7 +92,7 @@ def _write_capsule(
         if job not in commands:
             raise NotReadyError(f"job {job} was not started from this computer, so its command is unknown")
         command = commands[job]
-        repetition = repeat(command, split(command.options))
+        repetition = repeat(command, split_train(command.options))
         described = store_capsule(path, collected, command, repetition)
     except FleetError as error:
         sink.emit(Note(f"no capsule was written: {error.message}", Level.WARNING))
@@ -191,17 +152,15 @@ def _write(path: Path, record: JobRecord, measures: list[Measure]) -> ReportWrit
 
 @command("Results", WithJobs)
 def report(
-    job: JobArgument = "",
-    to: Annotated[str, option("--to", "File of the page.", "FILE", default="JOB.html")] = "",
-    directory: Annotated[
-        str, option("--dir", "Describe the results that fleet pull copied to this directory.", "DIR")
-    ] = "",
-    capsule: Annotated[
-        bool, option("--capsule/--no-capsule", "Write a capsule, from which fleet train repeats the job.")
-    ] = True,
-    same_job: SameJob = "",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
+    job: str = JOB,
+    to: str = option("", "--to", "File of the page.", "FILE", shown="JOB.html"),
+    directory: str = option("", "--dir", "Describe the results that fleet pull copied to this directory.", "DIR"),
+    capsule: bool = option(
+        True, "--capsule/--no-capsule", "Write a capsule, from which fleet train repeats the job."
+    ),
+    same_job: str = SAME_JOB,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
 ) -> None:
     """Write a page about a job, and a capsule that repeats it.
 
@@ -214,11 +173,19 @@ def report(
       fleet report baseline --to baseline.html
       fleet report --dir results/baseline
     """
-    request = ReportRequest(
-        fleet=resolve_fleet(fleet),
-        job=one_job(job, same_job),
-        to=to,
-        directory=directory,
-        split=split_train if capsule else None,
-    )
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink), sink), live=False)
+    reference = one_job(job, same_job)
+    with session(resolve_fleet(fleet), output, live=False) as run:
+        if directory and reference:
+            raise UsageError("JOB and --dir exclude each other", next_steps=[Step("report", reference)])
+        if to and not to.endswith("/"):
+            _page_of(to, "JOB")  # refused before the hosts are asked
+        results = find_pulled(directory, reference, run.fleet, run.services)
+        survey: Survey | None = None
+        if results is not None:
+            record, measures = _from_results(results, run.sink)
+            written = _write(_page_of(to, record.job), record, measures)
+        else:
+            written, survey = _report_hosts(reference, to, run.fleet, run.services, run.sink, with_capsule=capsule)
+        run.emit(written)
+        if survey is not None:
+            raise_if_silent(survey)

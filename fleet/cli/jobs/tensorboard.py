@@ -17,250 +17,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 from fleet.cli.application import WithJobs, command
-from fleet.cli.options import Fleet, JobArgument, Output, OutputOption, SameJob, one_job, option
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.options import FLEET, JOB, OUTPUT, SAME_JOB, Output, one_job, option
+from fleet.cli.runtime import Session, resolve_fleet, session
 from fleet.errors import FleetError, NotReadyError, UsageError
-from fleet.events import Level, Note, Sink, TensorboardStarted
+from fleet.events import Level, Note, TensorboardStarted
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
-from fleet.jobs.pull import copy_named, find_pulled
+from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
 from fleet.jobs.results import StoredJobs, survey_agents, survey_job
 from fleet.remote.client import AgentClient
 from fleet.results.runs import NAMES, Runs
 from fleet.results.target import job_of
-from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord
+from fleet.state import FleetDirectory
 from fleet.steps import Shell, Step
 
 _SYNC_S = 5.0
 _RETRY_S = 15.0
-
-
-@dataclass(frozen=True)
-class TensorBoardRequest:
-    """Request of the command.
-
-    Attributes:
-        fleet: Name of the fleet.
-        job: The job, as in `select_job`.
-        directory: Directory of pulled results to show instead; empty: ask the hosts.
-        port: Port on this computer; None: the first free one from 6006 on.
-        open_browser: Open the page in a browser.
-    """
-
-    fleet: str
-    job: str = ""
-    directory: str = ""
-    port: int | None = None
-    open_browser: bool = True
-
-
-def run(request: TensorBoardRequest, services: Services, sink: Sink) -> None:
-    """Show a job in TensorBoard until Ctrl-C.
-
-    Raises:
-        NotReadyError: TensorBoard is not installed or does not start, or the port is in use.
-        NotFoundError: the fleet or job does not exist.
-        UsageError: the directory does not hold pulled results, or several jobs are meant.
-        UnreachableError: no host answers.
-    """
-    if request.directory and request.job:
-        raise UsageError("JOB and --dir exclude each other", next_steps=[Step("tensorboard", request.job)])
-    need_tensorboard()
-    port = choose_port(request.port)
-    with tempfile.TemporaryDirectory(prefix="fleet-tensorboard-") as name:
-        page = _Page(request, port, Path(name), sink)
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal ends TensorBoard too
-            signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
-        try:
-            results = find_pulled(request.directory, request.job, request.fleet, services)
-            if results is not None:
-                page.show_pulled(results)
-            else:
-                page.show_live(services)
-        except KeyboardInterrupt:
-            return
-
-
-class _Page:
-    """TensorBoard, the directory that it shows, and where that comes from."""
-
-    def __init__(self, request: TensorBoardRequest, port: int, scratch: Path, sink: Sink) -> None:
-        self._request = request
-        self._port = port
-        self._scratch = scratch
-        self._sink = sink
-        self._runs = scratch / "runs"
-        self._runs.mkdir()
-        self._has_events = True
-
-    def show_pulled(self, results: Path) -> None:
-        """Show pulled results; a later pull is seen too."""
-        runs = Runs(results, self._runs)
-        self._refresh(runs, running=False)
-        self._sink.emit(Note("starting TensorBoard"))
-        with serve(self._runs, self._scratch, self._port) as process:
-            self._announce(job_of(results) or "", str(results))
-            while not _has_ended(process):
-                runs.refresh()
-
-    def show_live(self, services: Services) -> None:
-        """Show a job of the fleet, and copy what its tasks add."""
-        directory, record = services.store.need(self._request.fleet)
-        access = Access(record.spec, services, self._sink)
-        with open_some(record.hosts, directory.key, access) as (clients, unreached):
-            job = survey_job(self._request.job, clients, directory, unreached).select(
-                self._request.job, self._request.fleet
-            )
-            copy = _Copy(job, self._scratch / "results")
-            copy.update(clients)
-            runs = Runs(self._scratch / "results", self._runs)
-            self._refresh(runs, running=job.is_running)
-            self._sink.emit(Note("starting TensorBoard"))
-            with serve(self._runs, self._scratch, self._port) as process:
-                self._announce(job.job, "")
-                self._follow(process, copy, runs, directory, clients)
-                self._keep_following(process, copy, runs, directory, record)
-
-    def _follow(
-        self,
-        process: subprocess.Popen[bytes],
-        copy: _Copy,
-        runs: Runs,
-        directory: FleetDirectory,
-        clients: Sequence[AgentClient],
-    ) -> None:
-        """Copy what is new until the job has ended, a host fails, or TensorBoard ends."""
-        while copy.is_running and not _has_ended(process):
-            try:
-                stored = survey_agents(clients, directory, [copy.job.job])
-                job = stored.find(copy.job.job)
-                if stored.silent or job is None:
-                    return
-                copy.job = job
-                copy.update(clients)
-            except FleetError:
-                return
-            self._refresh(runs, running=copy.is_running)
-
-    def _keep_following(
-        self,
-        process: subprocess.Popen[bytes],
-        copy: _Copy,
-        runs: Runs,
-        directory: FleetDirectory,
-        record: FleetRecord,
-    ) -> None:
-        """Connect again while the job may run; then wait until TensorBoard ends."""
-        while not _has_ended(process, _RETRY_S if copy.is_running else _SYNC_S):
-            if not copy.is_running:
-                continue
-            try:
-                with open_some(record.hosts, directory.key, sink=self._sink) as (clients, _):
-                    self._follow(process, copy, runs, directory, clients)
-            except FleetError as error:
-                self._sink.emit(Note(f"the curves are not up to date: {error.message}", Level.WARNING))
-
-    def _refresh(self, runs: Runs, *, running: bool) -> None:
-        """Update the directory, and report when it has no event files, and when they come."""
-        has_events = runs.refresh() > 0
-        if has_events and not self._has_events:
-            self._sink.emit(Note("event files have arrived"))
-        elif not has_events and self._has_events:
-            text = (
-                "no event files yet: waiting for the script to write them to FLEET_LOG_DIR"
-                if running
-                else "the script wrote no event files"
-            )
-            self._sink.emit(Note(f"{text}; TensorBoard shows the telemetry of the fleet"))
-        self._has_events = has_events
-
-    def _announce(self, job: str, directory: str) -> None:
-        url = f"http://{ADDRESS}:{self._port}/"
-        is_open = self._request.open_browser and _open(url)
-        self._sink.emit(TensorboardStarted(job=job, url=url, directory=directory or None, opened=is_open))
-
-
-@dataclass
-class _Copy:
-    """A copy of the event files and the telemetry of a job."""
-
-    job: StoredJobs
-    directory: Path
-    fingerprint: str = ""
-
-    @property
-    def is_running(self) -> bool:
-        return self.job.is_running
-
-    def update(self, clients: Sequence[AgentClient]) -> None:
-        """Copy what is new.
-
-        Raises:
-            FleetError: every host failed.
-        """
-        fingerprint = " ".join(task.stored.fingerprint for task in self.job.tasks)
-        if fingerprint == self.fingerprint or not fingerprint.strip():
-            return
-        is_complete = copy_named(self.job, clients, self.directory, NAMES)
-        self.fingerprint = fingerprint if is_complete else ""
-
-
-def _has_ended(process: subprocess.Popen[bytes], timeout_s: float = _SYNC_S) -> bool:
-    """Wait; return False after the timeout.
-
-    Raises:
-        NotReadyError: TensorBoard has ended without a request.
-    """
-    try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return False
-    raise NotReadyError(f"TensorBoard ended with exit code {code}")
-
-
-def _open(url: str) -> bool:
-    """Open a page in the user's browser; return whether there is one. One in the terminal is not used."""
-    if sys.platform != "darwin" and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
-        return False
-    try:
-        return webbrowser.open(url)
-    except (webbrowser.Error, OSError):
-        return False
-
-
-@command("Results", WithJobs)
-def tensorboard(
-    job: JobArgument = "",
-    directory: Annotated[
-        str, option("--dir", "Show the results that fleet pull copied to this directory.", "DIR")
-    ] = "",
-    port: Annotated[
-        int | None,
-        option("--port", "Port on this computer.", "N", default="first free one from 6006", min=1, max=65535),
-    ] = None,
-    open_browser: Annotated[bool, option("--open/--no-open", "Open a browser.")] = True,
-    same_job: SameJob = "",
-    fleet: Fleet = "",
-    output: OutputOption = Output.AUTO,
-) -> None:
-    """Show the curves of a job in TensorBoard.
-
-    Shows the event files that the script wrote, and the telemetry of the hosts, of all workers and attempts. Copies
-    what is new while the job runs. Ctrl-C ends it.
-
-    Examples:
-      fleet tensorboard
-      fleet tensorboard -1 --port 7000 --no-open
-      fleet tensorboard --dir results/baseline
-    """
-    request = TensorBoardRequest(resolve_fleet(fleet), one_job(job, same_job), directory, port, open_browser)
-    run_command(request.fleet, output, lambda sink: run(request, make_services(sink), sink), live=False)
-
-
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 6006
 _PORTS = 100  # tried from the default one on
@@ -349,3 +123,162 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
+
+
+class _Page:
+    """TensorBoard, and the directory that it shows.
+
+    Args:
+        results: The results of a job; it shows what is added, too.
+        scratch: An empty directory.
+        run: The command.
+    """
+
+    def __init__(self, results: Path, scratch: Path, run: Session) -> None:
+        self._directory = scratch / "runs"
+        self._directory.mkdir()
+        self._runs = Runs(results, self._directory)
+        self._scratch = scratch
+        self._run = run
+        self._has_events = True
+
+    def refresh(self, *, running: bool) -> None:
+        """Update the directory, and report when it has no event files, and when they come."""
+        has_events = self._runs.refresh() > 0
+        if has_events and not self._has_events:
+            self._run.note("event files have arrived")
+        elif not has_events and self._has_events:
+            waits = "no event files yet: waiting for the script to write them to FLEET_LOG_DIR"
+            text = waits if running else "the script wrote no event files"
+            self._run.note(f"{text}; TensorBoard shows the telemetry of the fleet")
+        self._has_events = has_events
+
+    @contextlib.contextmanager
+    def serve(self, job: str, shown: str, port: int, *, opens: bool) -> Iterator[subprocess.Popen[bytes]]:
+        """Run TensorBoard until the block ends; report its address."""
+        self._run.note("starting TensorBoard")
+        with serve(self._directory, self._scratch, port) as process:
+            url = f"http://{ADDRESS}:{port}/"
+            self._run.emit(TensorboardStarted(job, url, shown or None, opened=opens and _open(url)))
+            yield process
+
+
+@dataclass
+class _Copy:
+    """A copy of the event files and the telemetry of a job."""
+
+    job: StoredJobs
+    directory: Path
+    fingerprint: str = ""
+
+    def renew(self, clients: Sequence[AgentClient], directory: FleetDirectory) -> None:
+        """Ask the hosts for the job, and copy what is new.
+
+        Raises:
+            FleetError: a host failed.
+        """
+        stored = survey_agents(clients, directory, [self.job.job])
+        raise_if_silent(stored)
+        self.job = stored.find(self.job.job) or self.job
+        self.update(clients)
+
+    def update(self, clients: Sequence[AgentClient]) -> None:
+        """Copy what is new.
+
+        Raises:
+            FleetError: every host failed.
+        """
+        fingerprint = " ".join(task.stored.fingerprint for task in self.job.tasks)
+        if fingerprint != self.fingerprint and fingerprint.strip():
+            is_complete = copy_named(self.job, clients, self.directory, NAMES)
+            self.fingerprint = fingerprint if is_complete else ""
+
+
+def _show_live(reference: str, scratch: Path, port: int, run: Session, *, opens: bool) -> None:
+    """Show a job of the fleet, and copy what its tasks add, with a new connection after each failure."""
+    directory, record = run.services.store.need(run.fleet)
+    with open_some(record.hosts, directory.key, Access(record.spec, run.services, run.sink)) as (clients, unreached):
+        job = survey_job(reference, clients, directory, unreached).select(reference, run.fleet)
+        copy = _Copy(job, scratch / "results")
+        copy.update(clients)
+    page, pause_s = _Page(copy.directory, scratch, run), 0.0
+    page.refresh(running=job.is_running)
+    with page.serve(job.job, "", port, opens=opens) as process:
+        while not _has_ended(process, pause_s):
+            pause_s = _RETRY_S
+            if copy.job.is_running:
+                try:
+                    with open_some(record.hosts, directory.key, sink=run.sink) as (clients, _):
+                        while copy.job.is_running and not _has_ended(process):
+                            copy.renew(clients, directory)
+                            page.refresh(running=copy.job.is_running)
+                except FleetError as error:
+                    run.emit(Note(f"the curves are not up to date: {error.message}", Level.WARNING))
+
+
+def _has_ended(process: subprocess.Popen[bytes], timeout_s: float = _SYNC_S) -> bool:
+    """Wait; return False after the timeout.
+
+    Raises:
+        NotReadyError: TensorBoard has ended without a request.
+    """
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    raise NotReadyError(f"TensorBoard ended with exit code {code}")
+
+
+def _open(url: str) -> bool:
+    """Open a page in the user's browser; return whether there is one. One in the terminal is not used."""
+    if sys.platform != "darwin" and not any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))):
+        return False
+    try:
+        return webbrowser.open(url)
+    except (webbrowser.Error, OSError):
+        return False
+
+
+@command("Results", WithJobs)
+def tensorboard(
+    job: str = JOB,
+    directory: str = option("", "--dir", "Show the results that fleet pull copied to this directory.", "DIR"),
+    port: int | None = option(
+        None, "--port", "Port on this computer.", "N", shown="first free one from 6006", min=1, max=65535
+    ),
+    open_browser: bool = option(True, "--open/--no-open", "Open a browser."),
+    same_job: str = SAME_JOB,
+    fleet: str = FLEET,
+    output: Output = OUTPUT,
+) -> None:
+    """Show the curves of a job in TensorBoard.
+
+    Shows the event files that the script wrote, and the telemetry of the hosts, of all workers and attempts. Copies
+    what is new while the job runs. Ctrl-C ends it.
+
+    Examples:
+      fleet tensorboard
+      fleet tensorboard -1 --port 7000 --no-open
+      fleet tensorboard --dir results/baseline
+    """
+    reference = one_job(job, same_job)
+    with session(resolve_fleet(fleet), output, live=False) as run:
+        if directory and reference:
+            raise UsageError("JOB and --dir exclude each other", next_steps=[Step("tensorboard", reference)])
+        need_tensorboard()
+        chosen = choose_port(port)
+        with (
+            tempfile.TemporaryDirectory(prefix="fleet-tensorboard-") as scratch,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal ends TensorBoard too
+                signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+            results = find_pulled(directory, reference, run.fleet, run.services)
+            if results is None:
+                _show_live(reference, Path(scratch), chosen, run, opens=open_browser)
+                return
+            page = _Page(results, Path(scratch), run)
+            page.refresh(running=False)
+            with page.serve(job_of(results) or "", str(results), chosen, opens=open_browser) as process:
+                while not _has_ended(process):
+                    page.refresh(running=False)  # a later pull is seen too

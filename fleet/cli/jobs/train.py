@@ -7,64 +7,34 @@ import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from fleet.cli import options
 from fleet.cli.application import command
-from fleet.cli.options import (
-    CHECKPOINTS,
-    FAILURES,
-    TASKS,
-    TIMEOUTS,
-    Duration,
-    Output,
-    complete_job,
-    duration,
-    option,
-    select_fields,
-)
-from fleet.cli.program import TYPED, WithResume, add_program_options, read_program_fields
+from fleet.cli.options import CHECKPOINTS, FAILURES, TASKS, TIME, TIMEOUTS, Duration, Output, complete_job, option
+from fleet.cli.program import TYPED, ProgramOptions, WithResume, program_request, with_program
 from fleet.cli.rerun import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
-from fleet.cli.runtime import make_services, resolve_fleet, run_command
+from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import call_all, call_each, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.instances import check_lifetime
 from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
+from fleet.jobs import policy as policies
+from fleet.jobs import program as programs
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
-from fleet.jobs.policy import (
-    check_growth,
-    check_policy,
-    name_joinable,
-    on_fleet,
-    preemption_notices,
-)
-from fleet.jobs.program import (
-    Program,
-    ProgramRequest,
-    Terms,
-    add_next_steps,
-    choose_keras,
-    collect,
-    find,
-    install_for,
-    preparation,
-    refuse_without_servers,
-    shown,
-    warn_of_defaults,
-    warnings,
-)
 from fleet.jobs.pull import pull_requested, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.reporting.repetition import repetition_notes
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
-from fleet.jobs.tasks import TaskTypes, assign, check_task_types, with_added
+from fleet.jobs.tasks import TaskTypes, assign, check_task_types, success, with_added
 from fleet.remote.client import AgentClient
 from fleet.remote.clocks import corrections
 from fleet.remote.publication import publish
@@ -73,9 +43,10 @@ from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
+from provision.options import ProviderOptions
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders, tf_config
-from train.agent.protocol.records import OnHang, Policy, Replication, SuccessPolicy
+from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
 from train.agent.protocol.wording import endpoint
 from train.defaults import GRACE_S, LINK_TIMEOUT_S, SPOT_HOST_TIMEOUT_S
 from train.script import keras
@@ -86,7 +57,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TrainRequest(ProgramRequest):
+class TrainRequest(programs.ProgramRequest):
     """Request of the command: what to train, and with which options."""
 
     name: str = ""  # of the job; empty: none
@@ -141,11 +112,11 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     """Do the same as `run`; append the job to `started` as soon as it runs."""
     check_job_name(request.name)
     pull_to = _check_directory(request.pull)
-    located = find(request)
+    located = programs.find(request)
     entry, request = located.entry, dataclasses.replace(request, arguments=located.arguments)
     directory, record = services.store.need(request.fleet)
     options, lost_s = record.spec.options, request.host_timeout_s
-    policy = on_fleet(
+    policy = policies.on_fleet(
         request.policy._replace(idle_timeout_s=float(options.idle_timeout_s)),
         spot=options.spot,
         preemptions=request.preemptions,
@@ -155,12 +126,12 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     check_lifetime(record, request.grace_s, services, sink)
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
-        refuse_without_servers(entry, len(record.hosts))
+        programs.refuse_without_servers(entry, len(record.hosts))
     origin = _find_origin(request, record, directory, services, sink)
-    program = collect(located, services, request.env.get("PYTHONPATH", ""))
+    program = programs.collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(services.store.lock(request.fleet, f"train {shown(entry)}"))
+        lock.enter_context(services.store.lock(request.fleet, f"train {programs.shown(entry)}"))
         fleet = _unchanged(ExistingFleet(record, directory, services, "train"))
         _announce(fleet, program, origin, sink)
         record, clients = stack.enter_context(open_whole(fleet, sink))
@@ -168,10 +139,10 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
         request = dataclasses.replace(request, after=find_place(request.after, clients, record, sink))
         prepared = _prepare(request, record, job, program, clients, sink)
         first = len(prepared) - request.spares
-        choice = choose_keras(program, request, prepared[:first], prepared[first:])
+        choice = programs.choose_keras(program, request, prepared[:first], prepared[first:])
         if choice.note:
             sink.emit(Note(choice.note))
-        terms = Terms(
+        terms = programs.Terms(
             adapt=request.adapt,
             servers=request.task_types.has_servers,
             chief=bool(request.task_types.chief),
@@ -180,17 +151,15 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             keeps=bool(request.replication.directory),
         )
         for note in (
-            *warnings(program, prepared[:first], terms),
-            *warn_of_defaults(request, entry, first, request.command_line),
+            *programs.warnings(program, prepared[:first], terms),
+            *programs.warn_of_defaults(request, entry, first, request.command_line),
         ):
             sink.emit(note)
-        options = record.spec.options
-        extras = Extras(preemption_notices(options), origin, rejoins=options.restarts, revives=options.unattended)
-        commits = _commits(request, job, program, prepared, choice, extras)
+        commits = _commits(request, job, program, prepared, choice, origin, record.spec.options)
         if request.dry_run:
             _show(record, commits, sink)
             return TrainSummary(job="")
-        record = dataclasses.replace(record, last_job=job, last_script=shown(entry))
+        record = dataclasses.replace(record, last_job=job, last_script=programs.shown(entry))
         with defer_interrupts():
             commit_all(clients, commits, request.grace_s, directory, record, pull_to)
             if request.command_line is not None:
@@ -214,7 +183,7 @@ def _unchanged(fleet: ExistingFleet) -> ExistingFleet:
     return fleet
 
 
-def _announce(fleet: ExistingFleet, program: Program, origin: Origin | None, sink: Sink) -> None:
+def _announce(fleet: ExistingFleet, program: programs.Program, origin: Origin | None, sink: Sink) -> None:
     """Report on which fleet the job is to run, what its upload leaves out, and where it continues."""
     sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
     for text in program.bundle.notes:
@@ -254,10 +223,10 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
         NotReadyError: a running job has a different number of slots per host.
     """
     types = request.task_types
-    check_growth(request.policy.max_workers, record.spec.options, request.replication)
+    policies.check_growth(request.policy.max_workers, record.spec.options, request.replication)
     check_task_types(types, hosts=len(record.hosts), spares=request.spares)
     placed = dataclasses.replace(record, tasks_per_host=types.tasks_per_host)
-    check_policy(
+    policies.check_policy(
         request.policy,
         spares=request.spares,
         hosts=len(placed.slots),
@@ -275,7 +244,7 @@ def _prepare(
     request: TrainRequest,
     record: FleetRecord,
     job: str,
-    program: Program,
+    program: programs.Program,
     clients: Sequence[AgentClient],
     sink: Sink,
 ) -> list[records.Prepared]:
@@ -284,11 +253,13 @@ def _prepare(
     if request.dry_run and program.requirements is not None:
         sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
         to_install = dataclasses.replace(program, requirements=None)
-    pythons = install_for(to_install, record.spec, clients, sink)
+    pythons = programs.install_for(to_install, record.spec, clients, sink)
 
     def prepare_host(client: AgentClient) -> records.Prepared:
         host = client.host
-        to_prepare = preparation(program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run)
+        to_prepare = programs.preparation(
+            program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run
+        )
         to_prepare = to_prepare._replace(after=request.after or "")
         return client.prepare(to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts)))
 
@@ -302,30 +273,14 @@ def _prepare(
     return prepared
 
 
-@dataclass(frozen=True)
-class Extras:
-    """The parts of a commit that depend on the fleet.
-
-    Attributes:
-        notices: Servers that announce that a host will be preempted.
-        origin: The checkpoint from which the job continues; None: it starts without one.
-        rejoins: Whether a host that is restarted rejoins the job by itself.
-        revives: Whether hosts start lost hosts again.
-    """
-
-    notices: list[records.PreemptionNotice]
-    origin: Origin | None
-    rejoins: bool
-    revives: bool
-
-
 def _commits(
     request: TrainRequest,
     job: str,
-    program: Program,
+    program: programs.Program,
     prepared: Sequence[records.Prepared],
     choice: Choice,
-    extras: Extras,
+    origin: Origin | None,
+    options: ProviderOptions,
 ) -> list[records.Commit]:
     tasks = assign(request.task_types, len(prepared), request.spares)
     members = records.SharedList(item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True))
@@ -333,7 +288,7 @@ def _commits(
     given = {**choice.env, **request.env}
     slots = request.task_types.tasks_per_host
     types, most = request.task_types, request.policy.max_workers
-    joinable = name_joinable(len(prepared), len(prepared) - request.spares - types.others, most)
+    joinable = policies.name_joinable(len(prepared), len(prepared) - request.spares - types.others, most)
     shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
     return [
         records.Commit(
@@ -350,17 +305,17 @@ def _commits(
             link_timeout_s=request.link_timeout_s,
             policy=request.policy,
             replication=request.replication,
-            name=shown(program.entry),
-            preemption_notices=extras.notices,
-            resume=extras.origin.resumption if extras.origin else None,
+            name=programs.shown(program.entry),
+            preemption_notices=policies.preemption_notices(options),
+            resume=origin.resumption if origin else None,
             job_name=request.name,
             arguments=list(request.arguments),
             code_sha256=program.bundle.digest,
             joinable=joinable,
             after=request.after or "",
             warm=request.warm,
-            rejoins=extras.rejoins,
-            revives=extras.revives,
+            rejoins=options.restarts,
+            revives=options.unattended,
         )
         for item, share in zip(prepared, shares, strict=True)
     ]
@@ -523,7 +478,7 @@ def _finish(
         if failed is not None:
             sink.emit(warning_of(job, request.fleet, failed))
         if request.command_line is not None and not request.repeated_versions:
-            add_next_steps(error, request, ended.verdict, request.command_line)
+            programs.add_next_steps(error, request, ended.verdict, request.command_line)
         raise
     if failed is not None:
         raise failed
@@ -531,173 +486,130 @@ def _finish(
 
 
 _DEFAULTS = Policy()
+_task = partial(option, panel=TASKS)
+_failure = partial(option, panel=FAILURES)
+_timeout = partial(option, panel=TIMEOUTS)
+_checkpoint = partial(option, panel=CHECKPOINTS)
 
 
 @command("Jobs", WithResume)
-@add_program_options
+@with_program
 def train(
     ctx: typer.Context,
-    name: Annotated[
-        str,
-        option("--name", "Name of the job, for commands that take a job.", "NAME", default="none"),
-    ] = "",
-    detach: Annotated[
-        bool, option("--detach", "Return as soon as the job is running, or queued.", short="-d")
-    ] = False,
-    after: Annotated[
-        str | None,
-        option(
-            "--after",
-            "Queue the job on the hosts: it starts when JOB, the last job by default, has ended.",
-            "[JOB]",
-            default="start now",
-            autocompletion=complete_job,
-        ),
-    ] = None,
-    pull: Annotated[
-        str, option("--pull", "Copy the results to DIR when the job has ended.", "DIR", default="not copied")
-    ] = "",
-    warm: Annotated[
-        bool,
-        option("--warm", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md.", rare=True),
-    ] = False,
-    grace_s: options.Grace = Duration(GRACE_S),
-    from_capsule: Annotated[
-        str,
-        option(
-            "--from-capsule",
-            "Repeat the job of a capsule that fleet report wrote.",
-            "FILE",
-            default="none",
-            rare=True,
-        ),
-    ] = "",
-    dry_run: Annotated[
-        bool, option("--dry-run", "Show the TF_CONFIG and the command of each task; start nothing.")
-    ] = False,
-    raw: options.Raw = False,
-    output: options.OutputOption = Output.AUTO,
-    chief: Annotated[bool, option("--chief", "Use a chief task.", panel=TASKS)] = False,
-    ps: Annotated[int, option("--ps", "Number of parameter servers.", "N", min=0, panel=TASKS)] = 0,
-    evaluator: Annotated[bool, option("--evaluator", "Add an evaluator task.", panel=TASKS, rare=True)] = False,
-    tasks_per_host: Annotated[
-        int,
-        option(
-            "--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, panel=TASKS, rare=True
-        ),
-    ] = 1,
-    restarts: options.Restarts = 0,
-    restart: options.RestartsAfter = _DEFAULTS.restart,
-    backoff_s: Annotated[
-        float, duration("--backoff", "Delay before the first restart; doubled each time.", panel=FAILURES, rare=True)
-    ] = Duration(_DEFAULTS.backoff_s),
-    success_policy: Annotated[
-        SuccessPolicy | None,
-        option(
-            "--success-policy",
-            "Tasks that must succeed.",
-            "<chief|all-workers>",
-            default="all-workers; with --ps chief",
-            panel=FAILURES,
-            rare=True,
-        ),
-    ] = None,
-    spares: Annotated[int, option("--spares", "Keep N slots as spares.", "N", min=0, panel=FAILURES)] = 0,
-    min_workers: Annotated[
-        int | None,
-        option(
-            "--min-workers",
-            "Continue with as few as M workers if hosts are lost.",
-            "M",
-            min=1,
-            default="all",
-            panel=FAILURES,
-        ),
-    ] = None,
-    max_workers: Annotated[
-        int | None,
-        option(
-            "--max-workers",
-            "Take in new hosts of the fleet at a checkpoint, up to N workers.",
-            "N",
-            min=1,
-            default="no new hosts",
-            panel=FAILURES,
-        ),
-    ] = None,
-    preemptions: Annotated[
-        int | None,
-        option(
-            "--preemptions",
-            "Survive up to N lost hosts without using --restarts.",
-            "N",
-            min=0,
-            default="0; unlimited on Spot VMs",
-            panel=FAILURES,
-            rare=True,
-        ),
-    ] = None,
-    host_timeout_s: Annotated[
-        float | None,
-        duration(
-            "--host-timeout",
-            "How long to wait for a lost host.",
-            default=f"{Duration(_DEFAULTS.host_timeout_s)}; {Duration(SPOT_HOST_TIMEOUT_S)} on Spot VMs",
-            panel=FAILURES,
-            rare=True,
-        ),
-    ] = None,
-    timeout_s: options.Timeout = 0.0,
-    start_timeout_s: Annotated[
-        float,
-        duration(
-            "--start-timeout",
-            "Time until the first training step of an attempt; 0 disables it.",
-            panel=TIMEOUTS,
-            rare=True,
-        ),
-    ] = Duration(_DEFAULTS.start_timeout_s),
-    hang_timeout_s: options.HangTimeout = 0.0,
-    on_hang: Annotated[
-        OnHang,
-        option(
-            "--on-hang",
-            "What to do if the job hangs: report stacks only, or restart as well.",
-            "<report|restart>",
-            panel=TIMEOUTS,
-            rare=True,
-        ),
-    ] = _DEFAULTS.on_hang,
-    link_timeout_s: Annotated[
-        float,
-        duration(
-            "--link-timeout", "Declare a host lost after this time without a message.", panel=TIMEOUTS, rare=True
-        ),
-    ] = Duration(LINK_TIMEOUT_S),
-    resume: Annotated[
-        str | None,
-        option(
-            "--resume",
-            "Start from the newest checkpoint of JOB, the latest job by default; without SCRIPT, repeat its command.",
-            "[JOB]",
-            default="none",
-            panel=CHECKPOINTS,
-        ),
-    ] = None,
-    checkpoint_dir: options.CheckpointDir = "",
-    checkpoint_bandwidth: Annotated[
-        float,
-        option(
-            "--checkpoint-bandwidth",
-            "Replication bandwidth per host in MiB/s; 0 disables replication.",
-            "MIB_S",
-            min=0,
-            number=float,
-            panel=CHECKPOINTS,
-            rare=True,
-        ),
-    ] = Replication().mib_s,
-    **program: Any,
+    program: ProgramOptions,
+    name: str = option("", "--name", "Name of the job, for commands that take a job.", "NAME", shown="none"),
+    detach: bool = option(False, "--detach", "Return as soon as the job is running, or queued.", short="-d"),
+    after: str | None = option(
+        None,
+        "--after",
+        "Queue the job on the hosts: it starts when JOB, the last job by default, has ended.",
+        "[JOB]",
+        shown="start now",
+        autocompletion=complete_job,
+    ),
+    pull: str = option("", "--pull", "Copy the results to DIR when the job has ended.", "DIR", shown="not copied"),
+    warm: bool = option(
+        False, "--warm", "Fork tasks from a process that has imported TensorFlow; see docs/scripts.md.", rare=True
+    ),
+    grace: float = options.GRACE,
+    from_capsule: str = option(
+        "", "--from-capsule", "Repeat the job of a capsule that fleet report wrote.", "FILE", shown="none", rare=True
+    ),
+    dry_run: bool = option(False, "--dry-run", "Show the TF_CONFIG and the command of each task; start nothing."),
+    raw: bool = options.RAW,
+    output: Output = options.OUTPUT,
+    chief: bool = _task(False, "--chief", "Use a chief task."),
+    ps: int = _task(0, "--ps", "Number of parameter servers.", "N", min=0),
+    evaluator: bool = _task(False, "--evaluator", "Add an evaluator task.", rare=True),
+    tasks_per_host: int = _task(
+        1, "--tasks-per-host", "Tasks per host; GPUs are divided among them.", "K", min=1, rare=True
+    ),
+    restarts: int = options.RESTARTS,
+    restart_policy: RestartPolicy = options.RESTART_POLICY,
+    backoff: float = _failure(
+        Duration(_DEFAULTS.backoff_s),
+        "--backoff",
+        "Delay before the first restart; doubled each time.",
+        TIME,
+        rare=True,
+    ),
+    success_policy: SuccessPolicy | None = _failure(
+        None,
+        "--success-policy",
+        "Tasks that must succeed.",
+        "<chief|all-workers>",
+        shown="all-workers; with --ps chief",
+        rare=True,
+    ),
+    spares: int = _failure(0, "--spares", "Keep N slots as spares.", "N", min=0),
+    min_workers: int | None = _failure(
+        None, "--min-workers", "Continue with as few as M workers if hosts are lost.", "M", min=1, shown="all"
+    ),
+    max_workers: int | None = _failure(
+        None,
+        "--max-workers",
+        "Take in new hosts of the fleet at a checkpoint, up to N workers.",
+        "N",
+        min=1,
+        shown="no new hosts",
+    ),
+    preemptions: int | None = _failure(
+        None,
+        "--preemptions",
+        "Survive up to N lost hosts without using --restarts.",
+        "N",
+        min=0,
+        shown="0; unlimited on Spot VMs",
+        rare=True,
+    ),
+    host_timeout: float | None = _failure(
+        None,
+        "--host-timeout",
+        "How long to wait for a lost host.",
+        TIME,
+        shown=f"{Duration(_DEFAULTS.host_timeout_s)}; {Duration(SPOT_HOST_TIMEOUT_S)} on Spot VMs",
+        rare=True,
+    ),
+    timeout: float = options.TIMEOUT,
+    start_timeout: float = _timeout(
+        Duration(_DEFAULTS.start_timeout_s),
+        "--start-timeout",
+        "Time until the first training step of an attempt; 0 disables it.",
+        TIME,
+        rare=True,
+    ),
+    hang_timeout: float = options.HANG_TIMEOUT,
+    on_hang: OnHang = _timeout(
+        _DEFAULTS.on_hang,
+        "--on-hang",
+        "What to do if the job hangs: report stacks only, or restart as well.",
+        "<report|restart>",
+        rare=True,
+    ),
+    link_timeout: float = _timeout(
+        Duration(LINK_TIMEOUT_S),
+        "--link-timeout",
+        "Declare a host lost after this time without a message.",
+        TIME,
+        rare=True,
+    ),
+    resume: str | None = _checkpoint(
+        None,
+        "--resume",
+        "Start from the newest checkpoint of JOB, the latest job by default; without SCRIPT, repeat its command.",
+        "[JOB]",
+        shown="none",
+    ),
+    checkpoint_dir: str = options.CHECKPOINT_DIR,
+    checkpoint_bandwidth: float = _checkpoint(
+        Replication().mib_s,
+        "--checkpoint-bandwidth",
+        "Replication bandwidth per host in MiB/s; 0 disables replication.",
+        "MIB_S",
+        min=0,
+        number=float,
+        rare=True,
+    ),
 ) -> None:
     """Run a training script on all workers.
 
@@ -709,13 +621,11 @@ def train(
       fleet train -m trainer.task --restarts 3
       fleet train --after --detach -- ./run.sh --fast
     """
-    from fleet.jobs.policy import replication
     from fleet.jobs.reporting.repetition import confirm_capsule
-    from fleet.jobs.tasks import TaskTypes, success
 
     typed = ctx.meta[TYPED]
-    fleet = resolve_fleet(program["fleet"])
-    if resume and not (typed.program or program["module"] or any(word.is_operand for word in typed.words)):
+    fleet = resolve_fleet(program.fleet)
+    if resume and not (typed.program or program.module or any(word.is_operand for word in typed.words)):
         job, command = find_remembered(resume, fleet)
         options = [part for word in typed.changed({"--resume": job}).words for part in word.text]
         run_again(command, fleet, options)
@@ -726,22 +636,39 @@ def train(
         return
     repeated: Repeated | None = ctx.meta.get(REPEATED)
 
-    def request() -> TrainRequest:
-        given = ctx.params
-        return TrainRequest(
-            **{**select_fields(TrainRequest, given), **read_program_fields(ctx, **program)},
+    with session(fleet, output, raw=raw) as running:
+        request = TrainRequest(
+            **vars(program_request(ctx, program)),
+            name=name,
+            after=after,
+            resume=resume,
             command_line=replace(repeated.command, name=name) if repeated else remembered(typed, name),
             repeated_versions=dict(repeated.versions) if repeated else {},
-            task_types=TaskTypes(**select_fields(TaskTypes, given)),
-            replication=replication(checkpoint_dir, checkpoint_bandwidth),
-            policy=Policy(**select_fields(Policy, given))._replace(success=success(success_policy, ps)),
+            detach=detach,
+            pull=pull,
+            dry_run=dry_run,
+            grace_s=grace,
+            spares=spares,
+            policy=Policy(
+                restarts=restarts,
+                restart=restart_policy,
+                backoff_s=backoff,
+                success=success(success_policy, ps),
+                min_workers=min_workers or 0,
+                max_workers=max_workers or 0,
+                timeout_s=timeout,
+                start_timeout_s=start_timeout,
+                hang_timeout_s=hang_timeout,
+                on_hang=on_hang,
+            ),
+            preemptions=preemptions,
+            host_timeout_s=host_timeout,
+            replication=policies.replication(checkpoint_dir, checkpoint_bandwidth),
+            link_timeout_s=link_timeout,
+            task_types=TaskTypes(chief, ps, evaluator, tasks_per_host),
+            warm=warm,
         )
-
-    def start(sink: Sink) -> None:
-        made, services = request(), make_services(sink)
         if repeated:
-            command = (*filter(None, (Path(made.script).name, made.module)), *made.command, *made.arguments)
-            confirm_capsule(repeated.capsule, command, services, sink, dry_run=dry_run)
-        run(made, services, sink)
-
-    run_command(fleet, output, start, raw=raw)
+            words = (*filter(None, (Path(request.script).name, request.module)), *request.command, *request.arguments)
+            confirm_capsule(repeated.capsule, words, running.services, running.sink, dry_run=dry_run)
+        run(request, running.services, running.sink)

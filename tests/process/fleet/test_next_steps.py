@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.app import root_command
+from fleet.cli.application import root_command
 from fleet.steps import FLEET_COMMANDS, Step
 
 ROOT = Path(__file__).parents[3]

@@ -17,20 +17,6 @@ def test_the_state_directory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert state_root().name == "fleet"
 
 
-@pytest.mark.parametrize(
-    ("login", "computer", "label"),
-    [
-        ("ann", "laptop.example.org", "ann-laptop"),
-        ("DOM\\Ann", "Ann's Mac", "dom-ann-ann-s-mac"),
-        ("a" * 80, "b", "a" * 63),
-    ],
-)
-def test_who_calls_is_a_label(monkeypatch: pytest.MonkeyPatch, login: str, computer: str, label: str) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: login)
-    monkeypatch.setattr("socket.gethostname", lambda: computer)
-    assert caller() == label
-
-
 def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown() -> str:
         raise KeyError

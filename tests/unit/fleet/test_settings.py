@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.settings import Settings, find, list_keys, load, read_environment
-from provision.gce.options import GceOptions
-from provision.options import declarations
-from tests.settings import settings
+from fleet.settings import Settings, find, list_keys, load
 
 INVENTORIES = Path(__file__).parents[3] / "inventories"
 
@@ -24,107 +21,6 @@ def file(tmp_path: Path) -> Path:
 def loaded(file: Path, text: str) -> Settings:
     file.write_text(text)
     return load(file)
-
-
-def test_every_key_comes_where_it_belongs(file: Path) -> None:
-    (file.parent / "boot.sh").write_text("true\n")
-    parsed = loaded(
-        file,
-        """
-        [fleet]
-        name = "demo"
-        provider = "gce"
-        workers = 4
-        python = "/opt/python"
-        packages = ["jax", "numpy>=2"]
-        [gce]
-        project = "my-project"
-        endpoint = "http://127.0.0.1:8080"
-        zones = ["us-central1", "europe-west4-a"]
-        gpu = "t4:2"
-        machine-type = "n1-standard-8"
-        spot = true
-        max-duration = "90m"
-        idle-timeout = "30m"
-        max-cost = 7.5
-        anywhere = true
-        max-price = 0.5
-        flex-start = true
-        placement = "compact"
-        wait = "30m"
-        reservation = "r1"
-        image = "projects/p/global/images/family/f"
-        disk-size = 200
-        local-ssd = 1
-        disk-type = "pd-ssd"
-        network = "n"
-        subnet = "s"
-        firewall = false
-        iap = true
-        ssh-from = ["203.0.113.0/24"]
-        os-login = true
-        ssh-user = "me"
-        ssh-port = 2222
-        scopes = ["cloud-platform"]
-        bucket = "gs://training-data"
-        service-account = "a@b"
-        unattended = true
-        startup-script = "boot.sh"
-        setup = "true"
-        metadata = { note = "a=b" }
-        labels = { team = "vision" }
-        tags = ["web"]
-        """,
-    )
-    assert parsed == settings(
-        name="demo",
-        provider="gce",
-        workers=4,
-        python="/opt/python",
-        packages=("jax", "numpy>=2"),
-        project="my-project",
-        endpoint="http://127.0.0.1:8080",
-        zones=("us-central1", "europe-west4-a"),
-        gpu="t4:2",
-        machine_type="n1-standard-8",
-        spot=True,
-        max_duration_s=5400,
-        idle_timeout_s=1800,
-        max_cost_usd=7.5,
-        anywhere=True,
-        max_price_usd_h=0.5,
-        flex_start=True,
-        placement="compact",
-        wait_s=1800,
-        reservation="r1",
-        image="projects/p/global/images/family/f",
-        disk_gb=200,
-        local_ssds=1,
-        disk_type="pd-ssd",
-        network="n",
-        subnetwork="s",
-        firewall=False,
-        external=False,
-        ssh_from=("203.0.113.0/24",),
-        os_login=True,
-        ssh_user="me",
-        ssh_port=2222,
-        scopes=("cloud-platform",),
-        bucket="gs://training-data",
-        service_account="a@b",
-        unattended=True,
-        startup_script="true\n",
-        setup="true",
-        metadata=("note=a=b",),
-        labels=("team=vision",),
-        tags=("web",),
-    )
-    assert set(parsed.of("gce")) == set(declarations(GceOptions))
-
-
-def test_an_empty_file_sets_nothing(file: Path) -> None:
-    assert loaded(file, "") == settings()
-    assert loaded(file, "[gce]\nspot = false\n").options == {"gce": {"spot": False}}
 
 
 @pytest.mark.parametrize(
@@ -199,12 +95,6 @@ def test_each_mistake_is_one_message_with_the_file_and_the_key(
     assert "hunter2" not in f"{caught.value.message}{caught.value.cause}{caught.value.hint}"
 
 
-def test_a_mistake_in_the_syntax_names_its_line(file: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        loaded(file, "[fleet]\nworkers = \n")
-    assert "line 2" in caught.value.cause
-
-
 @pytest.mark.parametrize("url", ["https://compute-x.p.googleapis.com", "http://localhost:1", "http://[::1]:80"])
 def test_endpoints_that_a_file_may_name(file: Path, url: str) -> None:
     assert loaded(file, f"[gce]\nendpoint = '{url}'").of("gce")["endpoint"] == url
@@ -226,32 +116,7 @@ def test_the_nearest_file_above_counts(tmp_path: Path) -> None:
     assert find(inner) == inner / "fleet.toml"
 
 
-def test_the_nearer_setting_wins() -> None:
-    flags, environment, file = settings(workers=1), settings(workers=2, project="e"), settings(gpu="t4", project="f")
-    assert flags.over(environment.over(file)) == settings(workers=1, project="e", gpu="t4")
-
-
-def test_the_environment_names_project_and_endpoint() -> None:
-    assert read_environment({}) == settings()
-    assert read_environment({"GOOGLE_CLOUD_PROJECT": "g"}) == settings(project="g")
-    both = {"GOOGLE_CLOUD_PROJECT": "g", "FLEET_GCE_PROJECT": "f", "FLEET_GCE_ENDPOINT": "http://127.0.0.1:1"}
-    assert read_environment(both) == settings(project="f", endpoint="http://127.0.0.1:1")
-
-
 # --- hosts that exist -------------------------------------------------------------------------------------------
-
-
-def test_the_path_of_an_inventory_counts_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    here = file.parent
-    for text, path in {
-        "hosts.ini": here / "hosts.ini",
-        "../x": here / "../x",
-        "/etc/x": "/etc/x",
-        "~/x": "/home/me/x",
-    }.items():
-        parsed = loaded(file, f'[static]\ninventory = "{text}"\nlimit = "gpu"\n')
-        assert (parsed.of("static"), parsed.provider) == ({"inventory": str(path), "limit": "gpu"}, "static")
 
 
 # --- inventories ------------------------------------------------------------------------------------------------

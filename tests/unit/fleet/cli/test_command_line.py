@@ -45,11 +45,6 @@ def test_every_spelling_of_an_option_is_replaced_and_removed(spelling: tuple[str
     assert line.changed({"--workers": None}).step().text() == "fleet up --gpu t4 --yes"
 
 
-def test_a_flag_is_added_once() -> None:
-    assert typed("-y").changed({"--yes": True}).step().text() == "fleet up --yes"
-    assert typed("--no-spot").changed({"--spot": True}).step().text() == "fleet up --spot"
-
-
 def test_the_script_is_replaced_and_removed() -> None:
     line = typed("--yes", "tsk.py", "x", "--", "--epochs", "5", command="train")
     assert line.changed({"SCRIPT": "my task.py"}).step().text() == "fleet train --yes 'my task.py' x -- --epochs 5"
@@ -63,11 +58,6 @@ def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
     assert typed("--gpu", "--workers", "2").changed({"--workers": None}).step().text() == "fleet up --gpu --workers 2"
 
 
-def test_words_are_quoted_for_a_shell() -> None:
-    line = typed("--gpu", "a b", "it's.py", "--", "$HOME", "", command="train")
-    assert line.step().text() == """fleet train --gpu 'a b' 'it'"'"'s.py' -- '$HOME' ''"""
-
-
 @pytest.mark.parametrize(
     "spelling", [("--env", "API_KEY=hunter2"), ("-e", "API_KEY=hunter2"), ("--env=API_KEY=hunter2",)]
 )
@@ -79,11 +69,6 @@ def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> N
 def test_logins_in_urls_are_left_out_unless_they_come_from_variables() -> None:
     line = typed("--index-url", "https://reader:hunter2@index/simple", "--pip-proxy=http://a:${PASSWORD}@proxy")
     assert line.step().text() == "fleet up --index-url https://index/simple '--pip-proxy=http://a:${PASSWORD}@proxy'"
-
-
-def test_a_command_takes_its_own_options_alone() -> None:
-    assert typed().takes({"--workers": "3"})
-    assert not typed().takes({"--chief": True})
 
 
 @pytest.mark.parametrize(

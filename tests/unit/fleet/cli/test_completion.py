@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fleet.cli.app import root_command
+from fleet.cli.application import root_command
 from fleet.cli.options import complete_fleet, complete_job, complete_worker
 from fleet.state import FleetRecord, Store
 from provision.model import FleetSpec, Host

@@ -53,3 +53,12 @@ def test_a_wrong_line_of_the_file_is_named(
     Path("fleet.toml").write_text(f"[train]\n{line}\n")
     assert cli.run(["train", "task.py"]) == 2
     assert f"fleet.toml: {reason}" in capsys.readouterr().err
+
+
+def test_the_help_does_not_read_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.toml").write_text("[train\n")
+    assert cli.run(["train", "--help"]) == 0
+    assert "--restarts" in capsys.readouterr().out

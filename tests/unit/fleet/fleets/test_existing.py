@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.fleets.plan import UpRequest, resolve_provider, resolve_spec
+from fleet.fleets.plan import UpRequest, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from provision.model import FleetSpec, Instance, InstanceState
@@ -58,44 +58,6 @@ def test_settings_of_another_inventory_in_fleet_toml_are_ignored(inventory: str)
     )
 
 
-def test_the_limit_of_the_command_line_goes_with_the_inventory_of_fleet_toml(inventory: str) -> None:
-    defaults = settings(provider="static", inventory=inventory, limit="gpu1")
-    assert asked(settings(limit="gpu2:gpu3"), defaults).workers == 2
-
-
-def test_packages_can_be_installed_there(inventory: str) -> None:
-    assert asked(settings(inventory=inventory)).packages == ()
-    assert asked(settings(inventory=inventory, packages=("jax",))).packages == ("jax",)
-    with pytest.raises(UsageError, match="mutually exclusive"):
-        asked(settings(inventory=inventory, packages=("jax",), python="/opt/python"))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (settings(provider="static"), "no hosts specified"),
-        (settings(provider="local", limit="gpu"), "'local' does not support --limit"),
-        (settings(provider="gce", inventory="/hosts"), "'gce' does not support --inventory"),
-        (settings(inventory="/hosts", image="i"), "options of several providers: --image selects Compute Engine"),
-        (settings(inventory="/no/such/file"), "/no/such/file cannot be read"),
-    ],
-)
-def test_invalid_settings_are_refused(given: Settings, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as error:
-        asked(given)
-    assert error.value.hint or error.value.next_steps
-
-
-def test_a_fleet_keeps_its_hosts(inventory: str) -> None:
-    spec = FleetSpec("demo", "static", 2, options=StaticOptions(inventory=inventory, limit="gpu1:gpu2"))
-    record = up(spec, "gpu1", "gpu2")
-    assert asked(record=record) == spec
-    assert asked(defaults=settings(inventory="/other"), record=record) == spec
-    assert asked(settings(inventory=inventory), record=record) == spec
-    Path(inventory).unlink()
-    assert asked(record=record) == spec
-
-
 @pytest.mark.parametrize(
     ("given", "cause"),
     [
@@ -121,14 +83,3 @@ def test_a_file_that_changed_is_not_passed_over_where_it_is_named_again(inventor
     with pytest.raises(UsageError) as error:
         asked(settings(inventory=inventory), record=record)
     assert "1 worker requested, the fleet has 3" in error.value.cause
-
-
-def test_an_inventory_on_a_fleet_of_another_kind_is_refused(inventory: str) -> None:
-    with pytest.raises(UsageError, match="already up with other settings"):
-        asked(settings(inventory=inventory), record=FleetRecord(FleetSpec("demo", "local", 2), 1.0))
-
-
-def test_the_provider_that_is_meant() -> None:
-    assert resolve_provider(settings(inventory="/x"), settings(provider="gce")) == "static"
-    assert resolve_provider(settings(), settings(provider="static")) == "static"
-    assert resolve_provider(settings(), settings()) == "local"

@@ -20,12 +20,6 @@ def test_equal_output_is_shown_once() -> None:
     assert gathering.finish() == []
 
 
-def test_hosts_without_output_are_not_shown() -> None:
-    gathering = Gathering(HOSTS)
-    gathering.add("worker-2", "stdout", b"a", 0)
-    assert gathering.finish() == [CommandOutput(("worker-2",), "stdout", b"a")]
-
-
 def test_much_output_is_passed_on_line_by_line() -> None:
     gathering = Gathering(HOSTS)
     assert gathering.add("worker-1", "stdout", b"small\nrest", 0) == []
@@ -49,10 +43,4 @@ def test_old_output_is_passed_on_without_more() -> None:
     assert gathering.add("worker-1", "stdout", b"", 1 + HELD_S) == []
     assert gathering.add("worker-1", "stdout", b"", 1.1 + HELD_S) == [
         CommandOutput(("worker-0",), "stdout", b"waiting\n")
-    ]
-
-
-def test_output_of_one_host_is_passed_on_at_once() -> None:
-    assert Gathering(["worker-1"]).add("worker-1", "stderr", b"a\nb", 0) == [
-        CommandOutput(("worker-1",), "stderr", b"a\n")
     ]

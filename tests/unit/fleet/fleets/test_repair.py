@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import CapacityError, NotFoundError, NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note, PriceChanged
+from fleet.errors import NotReadyError
+from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
 from fleet.fleets import repair
-from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repair_instances, repairing
+from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repairing
 from fleet.jobs.following import follow as following
 from fleet.jobs.following.follow import Followed, follow
 from fleet.remote.merge import Item
@@ -22,7 +21,6 @@ from fleet.services import Services, wrap_provider
 from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
-from provision.options import ProviderOptions
 from provision.provider import ErrorKind, Progress, ProviderError
 from tests.program import wait_for
 from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
@@ -168,112 +166,11 @@ def test_only_lost_instances_are_replaced(world: World) -> None:
     assert [entry["intent"] for entry in world.directory.intents()] == ["listed", "create", "listed"]
 
 
-def test_the_price_is_that_of_the_instances_that_exist(world: World) -> None:
-    world.lose(1)
-    world.cloud.new_usd_h = 0.5
-    record = repair_fleet(world.fleet, world.story)
-    prices = [event.price_usd_h for event in world.story.events if isinstance(event, PriceChanged)]
-    assert prices == pytest.approx([0.4, 0.9])
-    assert record.price_usd_h == pytest.approx(world.directory.price_usd_h(1000.0)) == 0.9
-
-
-def test_existing_instances_are_kept_and_may_rejoin(world: World) -> None:
-    assert repair_fleet(world.fleet, world.story) == world.record
-    assert (world.cloud.calls, world.reached, world.story.notes) == (["list"], [], [])
-    assert len(world.rejoined) == 1
-
-
-def test_a_fleet_that_rents_nothing_costs_no_call(world: World) -> None:
-    world.record = replace(world.record, spec=replace(SPOT, options=ProviderOptions()))
-    assert repair_fleet(world.fleet, world.story) is world.record
-    assert world.cloud.calls == []
-    with repairing(world.fleet, world.story, 60.0) as repairer:
-        assert repairer is None
-
-
-def test_a_half_created_instance_is_deleted_first_and_a_stopped_one_is_started(world: World) -> None:
-    world.cloud.rented_now = [
-        instance(0),
-        instance(1, 1, InstanceState.STARTING),
-        instance(2, 1, InstanceState.STOPPED),
-    ]
-    repair_fleet(world.fleet, world.story)
-    assert world.cloud.calls == ["list", "delete 11", "create worker-1,worker-2", "list"]
-
-
-def test_an_instance_that_is_stopping_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
-    world.services.sleep = lambda _: world.lose(1)
-    repair_fleet(world.fleet, world.story)
-    assert world.cloud.calls == ["list", "list", "create worker-1", "list"]
-    world.cloud.rented_now[1] = instance(1, 1, InstanceState.STOPPING)
-    monkeypatch.setattr(repair, "STOPPING_S", 0.0)
-    world.services.sleep = lambda _: None
-    with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' did not stop within 0 s"):
-        repair_fleet(world.fleet, world.story)
-
-
-@pytest.mark.parametrize("state", [InstanceState.RUNNING, InstanceState.STOPPED])
-def test_an_instance_that_restarts_is_waited_for_and_keeps_its_disk(world: World, state: InstanceState) -> None:
-    def settle(_: float) -> None:
-        world.cloud.rented_now[1] = instance(1, 1, state)
-
-    world.cloud.rented_now[1] = instance(1, 1, InstanceState.RESTARTING)
-    world.services.sleep = settle
-    repair_fleet(world.fleet, world.story)
-    create = ["create worker-1", "list"] if state is InstanceState.STOPPED else []
-    assert world.cloud.calls == ["list", "list", *create]
-
-
-def test_an_instance_that_another_command_recreated_is_recorded(world: World) -> None:
-    world.cloud.rented_now[1] = instance(1, 2)
-    record = repair_instances(world.record, world.directory, world.services, world.story)
-    assert record.hosts[1].address == "10.0.0.12"
-    assert "create" not in " ".join(world.cloud.calls)
-
-
-def test_the_address_of_a_restarted_instance_is_recorded(world: World) -> None:
-    world.cloud.addresses["worker-1"] = "203.0.113.7"
-    record = repair_instances(world.record, world.directory, world.services, world.story)
-    assert world.reached == [["11"]]
-    assert "create" not in " ".join(world.cloud.calls)
-    assert world.directory.read() == record
-
-
 def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) -> None:
     world.lose(0, 1, 2)
     with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
         repair_fleet(world.fleet, world.story)
     assert world.cloud.calls == ["list"]
-
-
-def test_a_fleet_that_has_powered_off_is_not_started_automatically(world: World) -> None:
-    world.cloud.rented_now = [instance(number, 1, InstanceState.STOPPED) for number in range(3)]
-    with pytest.raises(NotReadyError, match="no instance of fleet 'demo' runs; their disks are kept"):
-        repair_fleet(world.fleet, world.story)
-    assert world.cloud.calls == ["list"]
-
-
-def test_a_fleet_that_its_provider_is_about_to_delete_is_not_repaired(world: World) -> None:
-    world.directory.write(replace(world.record, delete_at=1500.0))
-    world.lose(1)
-    with pytest.raises(NotReadyError, match="worker-1 of fleet 'demo' is gone, and the others are deleted at"):
-        repair_fleet(world.fleet, world.story)
-
-
-def test_a_deleted_fleet_is_not_repaired(world: World) -> None:
-    world.directory.delete()
-    with pytest.raises(NotFoundError, match="was deleted"):
-        repair_fleet(world.fleet, world.story)
-    assert world.cloud.calls == []
-
-
-def test_without_capacity_nothing_is_recorded(world: World) -> None:
-    world.lose(1)
-    world.cloud.against = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance")]
-    with pytest.raises(CapacityError):
-        repair_fleet(world.fleet, world.story)
-    assert world.directory.read() == replace(world.record, price_usd_h=0.4)
 
 
 # --- while a job is followed ---------------------------------------------------------------------------------------
@@ -318,32 +215,6 @@ def test_a_replacement_that_the_limit_of_the_cost_does_not_pay_for_is_not_tried_
         repairer.lost("worker-1")  # at each further try to connect
     assert world.cloud.calls.count("create worker-1") == 1
     assert not [text for text in world.story.notes if "retrying" in text]
-
-
-def test_a_host_that_is_back_before_the_first_probe_costs_no_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repair, "FIRST_PROBE_S", 1.0)
-    with Repairer(world.fleet, world.story, 60.0) as repairer:
-        repairer.lost("worker-1")
-        repairer.back("worker-1")
-        assert not threading.Event().wait(1.2)
-    assert world.cloud.calls == []
-
-
-def test_a_bug_of_the_thread_is_a_bug_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = threading.Event()
-
-    def broken(*_: object) -> FleetRecord:
-        looked.set()
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(repair, "repair_fleet", broken)
-    repairer = Repairer(world.fleet, world.story, 60.0)
-    repairer.lost("worker-1")
-    assert looked.wait(90)
-    with pytest.raises(ZeroDivisionError):
-        repairer.close()
 
 
 class Hosts:

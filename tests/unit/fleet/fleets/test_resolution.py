@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import UsageError
-from fleet.fleets.plan import GPU_PACKAGES, PACKAGES, UpRequest, gpu_package_notes, resolve_spec
+from fleet.fleets.plan import GPU_PACKAGES, UpRequest, gpu_package_notes, resolve_spec
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from fleet.steps import Again
-from provision.allocation.options import SlurmOptions
-from provision.gce.catalog.machines import CPU_IMAGE, GPU_IMAGE
+from provision.gce.catalog.machines import GPU_IMAGE
 from provision.gce.options import GceOptions
-from provision.local.options import LocalOptions
 from provision.model import FleetSpec
 from provision.options import declarations
 from tests.next_steps import repetition
@@ -31,13 +29,6 @@ def asked(
 ) -> FleetSpec:
     hosts = (host("worker-0"),) if ready else ()
     return resolve_spec(UpRequest("demo", given, defaults), FleetRecord(record, 1.0, hosts) if record else None)
-
-
-def test_the_default_is_two_workers_on_this_computer() -> None:
-    assert asked() == FleetSpec("demo", "local", 2, options=LocalOptions())
-    assert asked(defaults=settings(project="p", endpoint="http://127.0.0.1:1")) == FleetSpec(
-        "demo", "local", 2, options=LocalOptions()
-    )
 
 
 def test_each_option_that_only_compute_engine_has_selects_it() -> None:
@@ -76,29 +67,6 @@ def test_tables_of_several_providers_require_that_one_is_selected() -> None:
         assert asked(defaults=tables, record=made) == made
 
 
-def test_index_and_proxy_can_change_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    index, proxy = "https://reader:${PIP_PASSWORD}@index/simple", "http://proxy:3128"
-    has = asked(defaults=settings(index_url=index, pip_proxy=proxy))
-    assert (has.index_url, has.pip_proxy) == (index, proxy)
-    assert asked(record=has, ready=True) == has
-    changed = asked(settings(index_url="https://other/simple", pip_proxy=""), record=has, ready=True)
-    assert (changed.index_url, changed.pip_proxy) == ("https://other/simple", "")
-    monkeypatch.delenv("PIP_PASSWORD", raising=False)
-    with pytest.raises(UsageError, match="--index-url refers to the variable PIP_PASSWORD, which is not set"):
-        asked(settings(gpu="t4", index_url=index))
-    monkeypatch.setenv("PIP_PASSWORD", "s3cr3t")
-    assert asked(settings(gpu="t4", index_url=index)).index_url == index
-
-
-def test_index_and_proxy_of_a_file_apply_to_another_inventory(tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("a\nb\n")
-    spec = asked(
-        settings(inventory=str(hosts)), settings(inventory="/other", index_url="https://i/", pip_proxy="http://p")
-    )
-    assert (spec.workers, spec.index_url, spec.pip_proxy) == (2, "https://i/", "http://p")
-
-
 def test_packages_can_change_before_a_fleet_is_ready() -> None:
     has = asked(settings(gpu="t4", packages=("none-such",)))
     assert asked(settings(packages=("jax",)), record=has).packages == ("jax",)
@@ -124,31 +92,6 @@ def test_a_gpu_fleet_in_full() -> None:
             placement="any",
         ),
     )
-
-
-def test_a_fleet_without_gpus_gets_tensorflow_without_them() -> None:
-    spec = asked(settings(provider="gce"))
-    assert spec.packages == PACKAGES
-    assert spec.options == GceOptions(
-        machine_type="n1-standard-4", image=CPU_IMAGE, disk_type="pd-balanced", placement="any"
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "defaults", "python", "packages"),
-    [
-        (settings(python="/p"), settings(), "/p", ()),
-        (settings(python="/p"), settings(packages=("jax",)), "/p", ()),
-        (settings(packages=("jax",)), settings(python="/p"), "", ("jax",)),
-        (settings(), settings(python="/p"), "/p", ()),
-        (settings(), settings(packages=()), "", ()),
-    ],
-)
-def test_an_interpreter_of_the_hosts_excludes_packages(
-    given: Settings, defaults: Settings, python: str, packages: tuple[str, ...]
-) -> None:
-    spec = asked(replace(given, provider="gce"), defaults)
-    assert (spec.python, spec.packages) == (python, packages)
 
 
 @pytest.mark.parametrize(
@@ -221,21 +164,6 @@ def test_an_invalid_value_is_reported_with_a_command_that_works(
     assert (step.change if step else None) == again
 
 
-def test_scopes_have_short_names() -> None:
-    options = GceOptions.of(
-        asked(settings(provider="gce", scopes=("devstorage.read_only", "https://x/auth/y"))).options
-    )
-    assert options.scopes == ("https://www.googleapis.com/auth/devstorage.read_only", "https://x/auth/y")
-
-
-def test_a_misspelled_gpu_is_reported_before_that_the_fleet_is_of_another_provider() -> None:
-    has = asked(settings(workers=2))
-    with pytest.raises(UsageError, match="t5"):
-        asked(settings(gpu="t5"), record=has)
-    with pytest.raises(UsageError, match="already up with other settings"):
-        asked(settings(gpu="t4"), record=has)
-
-
 # --- an existing fleet ------------------------------------------------------------------------------------------
 
 
@@ -243,27 +171,6 @@ def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
     has = asked(settings(gpu="t4:2", workers=3, spot=True, zones=("us-central1",)))
     assert asked(record=has) == has
     assert asked(defaults=settings(workers=5, gpu="v100", project="other", packages=("jax",)), record=has) == has
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",), workers=2),
-        settings(gpu="t4"),
-        settings(gpu="t4:1"),
-        settings(provider="gce", spot=False, external=True),
-    ],
-)
-def test_a_repetition_with_the_same_options_keeps_the_fleet(given: Settings) -> None:
-    has = asked(settings(gpu="t4", machine_type="n1-standard-8", zones=("us-central1",)))
-    assert asked(given, record=has) == has
-
-
-def test_a_repetition_keeps_a_local_fleet() -> None:
-    has = FleetSpec("demo", "local", 2, python="/p", options=LocalOptions())
-    assert asked(record=has) == has
-    with pytest.raises(UsageError, match="already up with other settings"):
-        asked(settings(disk_gb=50), record=has)
 
 
 @pytest.mark.parametrize(
@@ -295,15 +202,6 @@ def test_only_the_option_changes_the_number_of_workers_of_a_fleet() -> None:
     with pytest.raises(UsageError) as refusal:
         asked(settings(workers=5), record=has)  # its creation has not finished
     assert refusal.value.cause == "5 workers requested, the fleet has 2"
-
-
-def test_a_fleet_on_an_allocation_keeps_its_nodes() -> None:
-    has = FleetSpec("demo", "slurm", 2, options=SlurmOptions(inventory="slurm:12"))
-    with pytest.raises(UsageError) as refusal:
-        asked(settings(workers=3), record=has, ready=True)
-    assert refusal.value.cause == (
-        "3 workers requested, the fleet has 2, and a fleet of provider slurm cannot be resized"
-    )
 
 
 @pytest.mark.parametrize(

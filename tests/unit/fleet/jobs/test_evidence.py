@@ -7,14 +7,12 @@ from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
     Exit,
-    HangInspection,
     JobResult,
     Log,
     Member,
     Outcome,
     Phase,
     Reason,
-    ReasonKind,
     TaskState,
 )
 from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Cause
@@ -65,13 +63,6 @@ def kept(evidence: Evidence) -> int:
     return sum(len(slot.head) + len(slot.tail) for slots in evidence._attempts.values() for slot in slots.values())
 
 
-def test_the_task_that_raised_is_named_and_not_the_one_that_was_stopped() -> None:
-    verdict = collected().verdict(result())
-    assert verdict is not None
-    assert (verdict.task, verdict.kind) == ("worker-1", Cause.SCRIPT_EXCEPTION)
-    assert "ValueError: no" in verdict.message
-
-
 def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
     evidence = collected()
     assert evidence.of_attempt(ended()) is not None
@@ -115,19 +106,6 @@ def test_each_attempt_has_its_own_cause() -> None:
     assert (first.kind, last.kind) == (Cause.SCRIPT_EXCEPTION, Cause.KILLED)
 
 
-def test_a_job_that_ends_between_two_attempts_has_the_cause_of_the_last_one() -> None:
-    evidence = collected()
-    evidence.of_attempt(ended())
-    verdict = evidence.verdict(result(reason=Reason("worker-1 exited with code 1")))
-    assert verdict is not None
-    assert verdict.kind is Cause.SCRIPT_EXCEPTION
-    late = evidence.verdict(
-        result(reason=Reason("the job ran longer than 60 s (--timeout)", ReasonKind.TIMEOUT), first="")
-    )
-    assert late is not None
-    assert (late.kind, late.task) == (Cause.DEADLINE, "")
-
-
 def test_an_attempt_is_complete_when_all_its_tasks_reported_their_exit() -> None:
     evidence = Evidence((*TWO, MEMBERS[2]._replace(task="")))
     assert not evidence.complete(ended(), {})
@@ -154,20 +132,6 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
     assert last is not None
     assert (last.kind, last.task, last.consequences) == (Cause.PEER_UNREACHABLE, "worker-1", ("worker-0",))
     assert "worker-1 (10.0.0.4)" in last.message
-
-
-def test_the_stack_of_a_stalled_task_is_kept() -> None:
-    evidence = Evidence(TWO)
-    stack = 'Main thread (most recent call first):\n  File "/job/task.py", line 7 in load'
-    evidence.add(HangInspection("worker-1", "worker-1", 1, 3.0, "S", stack, []), b"")
-    for task in ("worker-0", "worker-1"):
-        end(evidence, task, Exit(signal=15), ours=True)
-    verdict = evidence.verdict(
-        result(reason=Reason("no progress for 60 s: worker-0 waits for worker-1", ReasonKind.HANG))
-    )
-    assert verdict is not None
-    assert (verdict.kind, verdict.task, verdict.traceback) == (Cause.HANG, "worker-1", "task.py:7 in load")
-    assert any("task.py" in line for line in verdict.lines)
 
 
 def test_evidence_of_several_processes_gives_the_same_verdict() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import UsageError
-from fleet.jobs.policy import allowed_tasks, check_growth, name_joinable
+from fleet.jobs.policy import allowed_tasks, check_growth
 from fleet.jobs.tasks import all_members, joining_hosts
-from provision.allocation.options import SlurmOptions
 from provision.local.options import LocalOptions
 from tests.next_steps import repetition
 from train.agent.protocol.records import JobReport, Member, Phase, Replication
@@ -31,12 +30,6 @@ REPORTS = {
     "worker-2": report("worker-2", "", [*OLD, member(2)]),
     "worker-3": report("worker-3", "", [*OLD, member(3)], alive=False),
 }
-
-
-def test_joinable_slots_follow_those_of_the_start() -> None:
-    assert name_joinable(2, 2, 4) == ["worker-2", "worker-3"]
-    assert name_joinable(4, 1, 2) == ["worker-4"]  # chief, parameter server, and spare
-    assert name_joinable(2, 2, 0) == []
 
 
 def test_slots_that_joined_are_members_of_the_job() -> None:
@@ -64,8 +57,3 @@ def test_growth_needs_checkpoints_that_the_hosts_replicate(replication: Replicat
     assert repetition(raised.value)
     check_growth(0, LocalOptions(), replication)
     check_growth(4, LocalOptions(), Replication())
-
-
-def test_an_allocation_cannot_grow() -> None:
-    with pytest.raises(UsageError, match="nodes of an allocation are fixed"):
-        check_growth(4, SlurmOptions(), Replication())

@@ -11,7 +11,7 @@ import pytest
 
 from fleet.cli import app as cli
 from fleet.cli.jobs import check, train
-from fleet.cli.jobs.check import CheckRequest, describe_smoke_test
+from fleet.cli.jobs.check import describe_smoke_test
 from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import UsageError
 from fleet.jobs.program import (
@@ -19,7 +19,6 @@ from fleet.jobs.program import (
     described,
     find,
     keras_need,
-    missing_imports,
     refuse_without_servers,
     script_findings,
 )
@@ -36,8 +35,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     requests: list[Any] = []
-    for verb in (train, check):
-        monkeypatch.setattr(verb, "run", lambda request, *_: requests.append(request))
+    monkeypatch.setattr(train, "run", lambda request, *_: requests.append(request))
+    monkeypatch.setattr(check, "run", lambda request, trial_s, _: requests.append((request.script, trial_s)))
 
     def ask(*arguments: str) -> Any:
         assert cli.run(list(arguments)) == 0
@@ -66,12 +65,6 @@ def test_arguments_before_and_after_the_double_dash(
     assert (request.script, request.module, request.command, request.arguments) == wanted
 
 
-def test_packages_are_asked_for_or_not(asked: Callable[..., TrainRequest]) -> None:
-    assert asked("train", "task.py").requirements is None
-    assert asked("train", "task.py", "--requirements", "r.txt").requirements == "r.txt"
-    assert asked("train", "task.py", "--no-requirements", "--requirements", "r.txt").requirements == ""
-
-
 @pytest.mark.parametrize(
     ("words", "seconds"),
     [
@@ -84,10 +77,9 @@ def test_packages_are_asked_for_or_not(asked: Callable[..., TrainRequest]) -> No
     ],
 )
 def test_a_smoke_test_has_the_default_or_the_given_time(
-    asked: Callable[..., CheckRequest], words: list[str], seconds: float
+    asked: Callable[..., tuple[str, float]], words: list[str], seconds: float
 ) -> None:
-    request = asked("check", *words)
-    assert (request.script, request.local_first_s) == ("task.py", seconds)
+    assert asked("check", *words) == ("task.py", seconds)
 
 
 # --- requirements ---------------------------------------------------------------------------------------------------
@@ -137,17 +129,6 @@ def test_projects_take_precedence_and_are_also_found_in_the_current_directory(
     write(tmp_path, {"pyproject.toml": "[project]\ndependencies = 1\n"})
     with pytest.raises(UsageError, match="is not a list of requirements"):
         wanted(script="task.py", requirements="../pyproject.toml")
-
-
-def test_requirements_in_the_package_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(
-        tmp_path,
-        {"trainer/__init__.py": "", "trainer/task.py": "from trainer import model\n", "trainer/model.py": ""},
-    )
-    write(tmp_path, {"trainer/requirements.txt": "inner\n"})
-    assert wanted(script="trainer/task.py") == "inner\n"
-    assert wanted(module="trainer.task") == "inner\n"
 
 
 # --- warnings -------------------------------------------------------------------------------------------------------
@@ -217,20 +198,6 @@ def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(
     assert warned(tmp_path, text, command=partial, terms=Terms(variables=frozenset({"PMI_SIZE"}))) == []
 
 
-def test_a_script_that_lint_expects_to_fail_is_noticed(tmp_path: Path) -> None:
-    late = "import tensorflow as tf\ntf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
-    (finding,) = warned(tmp_path, late)
-    assert finding.startswith("task.py:3: MultiWorkerMirroredStrategy is created after tf.constant")
-
-
-def test_missing_tensorboard_names_the_call_and_the_requirement() -> None:
-    (text,) = missing_imports({"tensorboard": "task.py:12"}, {"worker-0": ["tensorboard"]})
-    assert text == (
-        "task.py:12 requires tensorboard, which worker-0 lacks; "
-        "add tensorboard to pyproject.toml or requirements.txt next to the script"
-    )
-
-
 def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Path) -> None:
     fit = STRATEGY.format("") + "with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.compile('sgd')\n"
     keep = "keep = [tf.keras.callbacks.ModelCheckpoint('c')]\nmodel.fit([1.0], [1.0], epochs=3, callbacks=keep)\n"
@@ -242,35 +209,6 @@ def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Pa
     assert described(finding).startswith(
         "task.py:7: ModelCheckpoint saves checkpoints, and the script does not restore"
     )
-
-
-def test_a_missing_module_names_its_place_and_hosts() -> None:
-    missing = {"worker-0": ["a"], "worker-1": ["a", "b"]}
-    assert [
-        text.partition(";")[0] for text in missing_imports({"a": "task.py:1", "b": "x.py:2", "c": "y"}, missing)
-    ] == [
-        "task.py:1 imports a, which worker-[0-1] lack",
-        "x.py:2 imports b, which worker-1 lacks",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "backends"),
-    [
-        (("python", "task.py"), ()),
-        (("env", "KERAS_BACKEND=jax", "python", "task.py"), ("jax",)),
-        (("bash", "run.sh"), ("torch",)),
-        (("bash", "-c", 'KERAS_BACKEND="$1" python task.py'), ("",)),
-        (("bash", "-c", "MY_KERAS_BACKEND=jax python task.py"), ()),
-    ],
-)
-def test_the_backend_of_keras_is_read_from_commands(
-    tmp_path: Path, words: tuple[str, ...], backends: tuple[str, ...]
-) -> None:
-    (tmp_path / "task.py").write_text("import keras\n")
-    (tmp_path / "run.sh").write_text("export KERAS_BACKEND='torch'\nexec python task.py\n")
-    need = keras_need(find_entry("", "", words, str(tmp_path)))
-    assert (need.only_keras, need.backends) == (True, backends)
 
 
 # --- smoke tests ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.errors import NotFoundError
 from fleet.events import Note
 from fleet.jobs.queue import Place, active_jobs, announce_next, choose_place, queued_jobs
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
@@ -59,12 +58,6 @@ def test_a_job_starts_at_once_if_no_other_runs() -> None:
             "", f"job {OLD.job} has already ended; the job starts now"
         )
     assert choose_place("-1", [], "demo") == Place("", "the fleet has no earlier job; the job starts now")
-
-
-def test_an_unknown_job_is_reported_with_the_most_similar_one() -> None:
-    with pytest.raises(NotFoundError) as raised:
-        choose_place("firts", on_two_hosts(RUNNING, FIRST), "demo")
-    assert raised.value.hint == "did you mean first?"
 
 
 def test_the_job_that_starts_after_a_stop_is_named() -> None:

@@ -29,11 +29,6 @@ def test_a_checkpoint_is_reported_once_for_all_tasks() -> None:
     assert reported == [Note("attempt 2 starts from checkpoint ckpt-5")]
 
 
-def test_no_checkpoint_is_reported_and_an_unknown_one_is_not() -> None:
-    (reported,) = notes(running(2, ""), running(3, None))
-    assert reported.text.startswith("attempt 2 starts without a checkpoint of this job: none was saved")
-
-
 def test_epochs_that_begin_again_despite_a_checkpoint_are_reported_once() -> None:
     reported = notes(running(1, None), *epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 1, 2))
     assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
@@ -47,16 +42,6 @@ def test_an_attempt_counts_from_its_first_epoch_even_if_later_ones_are_seen_firs
     reported = notes(late, running(2, "ckpt-2"), late._replace(attempt=2, epoch=3))
     assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
     assert "began at epoch 1 although attempt 1 had reached epoch 5" in reported[1].text
-
-
-def test_the_order_in_which_the_checkpoint_and_the_first_epoch_arrive_does_not_matter() -> None:
-    reported = notes(*epochs(1, 1, 2, 3), *epochs(2, 1), running(2, "ckpt-2"))
-    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
-
-
-def test_loops_that_count_from_zero_are_recognized() -> None:
-    reported = notes(*epochs(1, 0, 1, total=-1), running(2, "ckpt-2"), *epochs(2, 0, total=-1))
-    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
 
 
 def test_no_warning_if_it_is_not_certain() -> None:

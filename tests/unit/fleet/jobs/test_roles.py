@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.errors import UsageError
 from fleet.fleets.repair import gpu_share, moved_share
-from fleet.jobs.tasks import TaskTypes, assign, check_task_types, current_members, success
-from fleet.state import slots
+from fleet.jobs.tasks import TaskTypes, assign, check_task_types, current_members
 from fleet.steps import Again, Change
-from provision.model import Host
 from tests.next_steps import repetition
-from train.agent.protocol.cluster import cluster_spec
-from train.agent.protocol.records import Gpu, JobReport, Member, Phase, SuccessPolicy
+from train.agent.protocol.records import Gpu, JobReport, Member, Phase
 
 ALL = TaskTypes(chief=True, ps=2, evaluator=True)
 TASKS = ["chief-0", "worker-0", "ps-0", ""]
@@ -26,27 +21,6 @@ def test_tasks_are_assigned_in_the_order_of_the_hosts_with_spares_last() -> None
     assert assign(ALL, 7, 1) == ["chief-0", "worker-0", "worker-1", "ps-0", "ps-1", "evaluator-0", ""]
     assert assign(TaskTypes(chief=True), 1, 0) == ["chief-0"]
     assert assign(TaskTypes(evaluator=True), 3, 0) == ["worker-0", "worker-1", "evaluator-0"]
-
-
-@given(st.booleans(), st.integers(0, 4), st.booleans(), st.integers(1, 3), st.integers(1, 6), st.integers(0, 4))
-def test_what_is_not_rejected_is_a_cluster_with_a_chief_or_a_first_worker(
-    chief: bool, ps: int, evaluator: bool, each: int, hosts: int, spares: int
-) -> None:
-    types = TaskTypes(chief, ps, evaluator, each)
-    try:
-        check_task_types(types, hosts=hosts, spares=spares)
-    except UsageError:
-        return
-    names = assign(types, hosts * each, spares)
-    if not any(names):  # rejected by the policy
-        return
-    assert len(names) == hosts * each
-    assert names.count("") == spares
-    spec = cluster_spec([Member(name, name, "10.0.0.1", port, 0) for port, name in enumerate(names) if name])
-    assert ("chief" in spec) is chief
-    assert len(spec.get("ps", [])) == ps
-    assert "chief" in spec or "worker" in spec
-    assert not ps or {"chief", "worker"} <= set(spec)
 
 
 @pytest.mark.parametrize(
@@ -70,29 +44,9 @@ def test_task_types_that_do_not_fit_are_rejected_with_a_next_step(
     assert repetition(raised.value) == Again(change)
 
 
-def test_success_policy_by_default() -> None:
-    assert success(None, 0) is SuccessPolicy.ALL_WORKERS
-    assert success(None, 1) is SuccessPolicy.CHIEF
-    assert success("all-workers", 1) is SuccessPolicy.ALL_WORKERS
-    assert success("chief", 0) is SuccessPolicy.CHIEF
-
-
 # --- several tasks a host -------------------------------------------------------------------------------------------
 
-HOST = Host("worker-0", "10.0.0.1", 22, "me", "key", "alias-0", "10.0.0.1")
 GPUS = [Gpu(number, "Tesla T4", 15360, "535") for number in range(4)]
-
-
-def test_the_slots_of_a_host_have_separate_directories() -> None:
-    other = Host("worker-1", "10.0.0.2", 22, "me", "key", "alias-1", "10.0.0.2", root="/srv/fleet")
-    assert slots([HOST, other], 1) == (HOST, other)
-    placed = slots([HOST, other], 2)
-    assert [(placement.name, placement.root, placement.address, placement.key_alias) for placement in placed] == [
-        ("worker-0", ".fleet/slot-0", "10.0.0.1", "alias-0"),
-        ("worker-1", ".fleet/slot-1", "10.0.0.1", "alias-0"),
-        ("worker-2", "/srv/fleet/slot-0", "10.0.0.2", "alias-1"),
-        ("worker-3", "/srv/fleet/slot-1", "10.0.0.2", "alias-1"),
-    ]
 
 
 def test_gpus_are_split_evenly_or_not_at_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import NotFoundError, UsageError
-from fleet.jobs.selection import NamedJob, check_job_name, is_id, job_id, name_jobs, select_job, select_reported
+from fleet.jobs.selection import NamedJob, check_job_name, job_id, name_jobs, select_job
 
 OLD, MIDDLE, NEW = "20261120-080000-aaaa", "20261121-090000-bbbb", "20261121-100000-cccc"
 JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
@@ -71,29 +71,6 @@ def test_a_job_of_a_minority_of_the_hosts_does_not_count_for_numbers() -> None:
     assert jobs == (NamedJob("99999999-999999-evil", "", False), NamedJob(OLD, "base"))
     assert select_job("-1", jobs, "demo") == OLD
     assert select_job("9", jobs, "demo") == "99999999-999999-evil"
-
-
-def test_a_fleet_without_jobs() -> None:
-    with pytest.raises(NotFoundError, match="fleet 'demo' has no job yet"):
-        select_job("-1", (), "demo")
-
-
-def test_the_newest_job_is_not_selected_among_reports() -> None:
-    """The newest job is the one that most hosts report as newest, as if no job were given."""
-    assert select_reported("", "demo") is None
-    assert select_reported("-1", "demo") is None
-    assert select_reported("-2", "demo") is not None
-
-
-def test_complete_identifiers() -> None:
-    assert is_id(NEW)
-    assert not is_id("20261121")
-    assert not is_id("baseline")
-
-
-@pytest.mark.parametrize("name", ["a", "resnet-50", "0", "x" * 40])
-def test_names(name: str) -> None:
-    check_job_name(name)
 
 
 @pytest.mark.parametrize(

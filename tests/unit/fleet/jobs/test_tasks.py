@@ -33,11 +33,6 @@ def test_no_warning(tasks: list[tuple[str, bool | None]]) -> None:
     assert independence_warning(SUCCEEDED, tasks) == ""
 
 
-def test_a_job_that_failed_has_another_reason() -> None:
-    failed = SUCCEEDED._replace(outcome=Outcome.FAILED)
-    assert independence_warning(failed, [("worker-0", False), ("worker-1", False)]) == ""
-
-
 def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> None:
     evidence = Evidence(
         [Member(f"worker-{index}", f"worker-{index}", "10.0.0.2", 2222 + index, 4000) for index in range(2)]

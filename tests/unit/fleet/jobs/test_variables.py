@@ -35,15 +35,6 @@ def test_bad_variables_are_refused(given: list[str], message: str) -> None:
     assert caught.value.hint
 
 
-def test_an_env_file_names_the_bad_line(tmp_path: Path) -> None:
-    file = tmp_path / "vars"
-    file.write_text("A=1\nnonsense\n")
-    with pytest.raises(UsageError, match="line 2"):
-        environment([], [str(file)], {})
-    with pytest.raises(UsageError, match="cannot read"):
-        environment([], [str(tmp_path / "none")], {})
-
-
 def test_secrets_come_from_here_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("s3cret\n")

@@ -8,15 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.cli.fleets import down, extend, gc, status, up
-from fleet.cli.fleets.doctor import DoctorRequest
+from fleet.cli.fleets import down, extend, gc, up
 from fleet.cli.fleets.doctor import run as doctor
 from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (
     Checked,
-    FleetDown,
-    FleetOpened,
-    HostStatus,
     InstanceChanged,
     Level,
     Note,
@@ -26,7 +22,6 @@ from fleet.events import (
 )
 from fleet.fleets.instances import check_lifetime
 from fleet.fleets.plan import UpRequest
-from fleet.jobs import inspection
 from fleet.state import caller
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
@@ -53,45 +48,6 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 # --- down -------------------------------------------------------------------------------------------------------
-
-
-def test_down_deletes_all_and_reports_the_cost_of_replaced_instances_too(fleet: World) -> None:
-    fleet.cloud.instances[1] = replace(fleet.cloud.instances[1], id="new", created_at=NOW + 3600)
-    fleet.store.fleet("demo").observe(fleet.cloud.instances, NOW + 3600)
-    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
-    cost_usd = 0.5 * 2 + 0.5 * 1 + 0.5 * 1
-    assert fleet.sink.events[-1] == FleetDown("demo", ("worker-0", "worker-1"), 0, cost_usd, 7200.0)
-    assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
-    assert fleet.clouds[-1].project == "p"
-
-
-def test_down_of_deleted_instances_reports_the_cost_until_their_deletion(fleet: World) -> None:
-    early = [replace(rented, delete_at=NOW + 3600) for rented in fleet.cloud.instances]
-    fleet.store.fleet("demo").observe(early, NOW)
-    fleet.cloud.instances = []
-    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
-    assert fleet.sink.events[-1] == FleetDown("demo", (), 0, 1.0, 7200.0)
-    assert fleet.cloud.calls == ["delete_fleet"]  # its firewall rules still exist
-
-
-def test_down_names_what_is_left_and_forgets_nothing(fleet: World) -> None:
-    fleet.cloud.stuck = {"worker-1"}
-    with pytest.raises(FleetError, match=r"1 resource could not be deleted: instance worker-1"):
-        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
-    assert fleet.store.names() == ["demo"]
-    fleet.cloud.stuck = set()
-    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
-    assert fleet.store.names() == []
-
-
-def test_down_writes_its_intent_before_the_call(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> list[str]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(CloudProvider, "delete_fleet", interrupted)
-    with pytest.raises(CancelledError):
-        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
-    assert fleet.store.fleet("demo").intents()[-1]["intent"] == "delete_fleet"
 
 
 def test_down_needs_no_space_on_the_disk(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,19 +79,6 @@ def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, da
 
 
 # --- extend -----------------------------------------------------------------------------------------------------
-
-
-def test_extend_asks_and_moves_the_deletion(fleet: World) -> None:
-    fleet.answers = [True]
-    summary = extend.run(extend.ExtendRequest("demo", 4 * 3600), fleet.services(), fleet.sink)
-    assert summary.delete_at == NOW + 4 * 3600
-    assert "restart the instances" in fleet.asked[0]
-    [opened] = fleet.sink.of(FleetOpened)
-    assert isinstance(opened, FleetOpened)
-    assert opened.delete_at == NOW + 4 * 3600
-    record = fleet.store.fleet("demo").read()
-    assert record is not None
-    assert record.delete_at == NOW + 4 * 3600
 
 
 def test_extend_names_the_job_that_would_end(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,19 +145,6 @@ def test_a_job_that_would_be_ended_soon_is_reported_before_the_upload(
 # --- status -----------------------------------------------------------------------------------------------------
 
 
-def test_status_reports_the_deletion_time_and_why_hosts_do_not_answer(
-    fleet: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hosts = tuple(HostStatus(f"worker-{index}", "127.0.0.1", 1, False, "no answer") for index in range(2))
-    monkeypatch.setattr(inspection, "inspect_hosts", lambda *_: (hosts, None, []))
-    fleet.cloud.instances.pop()
-    [fleet_status] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
-    assert fleet_status.price_usd_h == 0.5
-    assert fleet_status.delete_at == NOW + 8 * 3600
-    reason = "worker-1 was preempted at 12:03:10; start or replace it with `fleet up --fleet demo`"
-    assert [host.reason for host in fleet_status.hosts] == ["no answer", reason]
-
-
 # --- gc ---------------------------------------------------------------------------------------------------------
 
 
@@ -254,45 +184,6 @@ def test_gc_deletes_what_this_user_made_and_shows_the_rest(fleet: World) -> None
     assert [entry.name for entry in fleet.cloud.things] == ["known", "other", "other rule"]
     assert fleet.sink.events[-1] == OrphansDeleted(4, ())
     assert InstanceChanged("mine", "deleted", done=True) in fleet.sink.events
-
-
-def test_gc_of_everybody_leaves_only_what_is_known(fleet: World) -> None:
-    fleet.cloud.things = [orphan("known", fleet="demo", owner=fleet.store.owner()), orphan("other", user=OTHER)]
-    fleet.answers = [True]
-    assert collect(fleet, everybody=True).deleted == 1
-    assert [entry.name for entry in fleet.cloud.things] == ["known"]
-
-
-def test_gc_reports_age_and_cost(world: World) -> None:
-    world.cloud.things, world.attended = [orphan("mine")], False
-    with pytest.raises(UsageError, match="1 of 1 resource would be deleted"):
-        collect(world)
-    [event] = world.sink.of(OrphansFound)
-    assert isinstance(event, OrphansFound)
-    assert (event.orphans[0].created_at, event.orphans[0].cost_usd) == (NOW + 3600, 0.5)
-    assert len(world.cloud.things) == 1
-
-
-def test_gc_without_orphans_asks_nothing_and_creates_no_file(world: World) -> None:
-    assert collect(world).deleted == 0
-    assert orphans_to_delete(world) == {}
-    assert (world.asked, world.state.exists()) == ([], False)
-
-
-def test_gc_refuses_the_name_of_a_project(world: World) -> None:
-    with pytest.raises(UsageError, match="invalid project 'My Project'") as refusal:
-        gc.run(gc.GcRequest(settings(project="My Project")), world.services(), world.sink)
-    assert next_lines(refusal.value) == "gcloud projects list"
-
-
-def test_gc_deletes_nothing_if_declined_and_names_what_is_left(world: World) -> None:
-    world.cloud.things, world.answers = [orphan("a"), orphan("b")], [False, True]
-    with pytest.raises(CancelledError):
-        collect(world)
-    world.cloud.stuck = {"b"}
-    with pytest.raises(FleetError, match="1 resource could not be deleted: instance b"):
-        collect(world)
-    assert world.sink.events[-1] == OrphansDeleted(1, ("instance b",))
 
 
 def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) -> None:
@@ -347,12 +238,12 @@ def test_doctor_reports_all_findings_and_exits_with_the_worst(
     world: World, findings: list[Finding], error: type[FleetError] | None
 ) -> None:
     world.cloud.findings = findings
-    request = DoctorRequest("gce", settings(project="p", endpoint="http://127.0.0.1:1", network="lab"))
+    given = settings(project="p", endpoint="http://127.0.0.1:1", network="lab")
     if error is None:
-        assert len(doctor(request, world.services(), world.sink)) == 1
+        assert len(doctor("gce", given, world.services(), world.sink)) == 1
     else:
         with pytest.raises(error, match="failed for provider 'gce'") as failure:
-            doctor(request, world.services(), world.sink)
+            doctor("gce", given, world.services(), world.sink)
         assert next_lines(failure.value) == next(command_lines(finding) for finding in findings if not finding.ok)
     checks = [event for event in world.sink.events if isinstance(event, Checked)]
     assert [(event.subject, event.ok) for event in checks] == [(finding.subject, finding.ok) for finding in findings]

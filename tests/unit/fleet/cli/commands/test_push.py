@@ -25,20 +25,6 @@ def test_a_target_that_is_not_a_path_is_an_error(given: str) -> None:
         parse_target(given)
 
 
-def test_sources_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = tmp_path / "a b"
-    directory.mkdir()
-    (directory / "line\nbreak").write_bytes(b"x")
-    (tmp_path / "link").symlink_to(directory)
-    monkeypatch.chdir(directory)
-    given = [".", "line\nbreak", "../link", "./line\nbreak"]
-    assert find_sources(given, tmp_path / "state") == [
-        DataSource(directory, "a b"),
-        DataSource(directory / "line\nbreak", "line\nbreak"),
-        DataSource(directory, "link"),
-    ]
-
-
 def test_invalid_sources_are_errors(tmp_path: Path) -> None:
     for name in ("one", "two", "state"):
         (tmp_path / name).mkdir()

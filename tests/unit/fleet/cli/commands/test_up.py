@@ -9,8 +9,8 @@ import pytest
 
 from fleet.cli.fleets import up
 from fleet.cli.fleets.up import next_trains, run
-from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, QuotaError, UsageError
-from fleet.events import FleetOpened, FleetResized, InstanceChanged, Note, Quoted, ZoneTried
+from fleet.errors import CancelledError, FleetError, NotReadyError, QuotaError, UsageError
+from fleet.events import FleetResized, Note, Quoted
 from fleet.fleets.instances import KEEP_S
 from fleet.fleets.plan import UpRequest, keep_provider
 from fleet.steps import Again, Shell
@@ -36,23 +36,6 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: Worl
     assert world.asked == ["Proceed?"]
     assert world.sink.events[0] == Quoted("demo", "gce", "p", 2, OFFERS, False, "2026-11-01", 8 * 3600)
     assert summary.created == ("worker-0", "worker-1")
-
-
-def test_what_was_made_is_on_record(world: World) -> None:
-    world.answers = [True]
-    run(ASKED, world.services(), world.sink)
-    record = world.store.fleet("demo").read()
-    assert record is not None
-    assert record.spec.options.rents
-    assert record.spec.public_key.startswith("ssh-ed25519 ")
-    assert [instance.name for instance in record.instances] == ["worker-0", "worker-1"]
-    assert (record.price_usd_h, record.delete_at) == (1.0, NOW + 8 * 3600)
-    [opened] = world.sink.of(FleetOpened)
-    assert opened == FleetOpened(
-        "demo", "gce", ("worker-0", "worker-1"), NOW + 7200, 1.0, NOW + 8 * 3600, cost_usd=2.0
-    )
-    [created] = [entry for entry in world.store.fleet("demo").intents() if entry["intent"] == "create"]
-    assert (created["provider"], created["options"]["project"]) == ("gce", "p")
 
 
 @pytest.mark.parametrize(
@@ -98,32 +81,6 @@ def test_without_a_terminal_nothing_is_created(world: World) -> None:
     assert (world.asked, world.cloud.calls, world.state.exists()) == ([], [], False)
 
 
-def test_a_spec_that_cannot_be_made_is_refused_before_the_price(world: World) -> None:
-    with pytest.raises(UsageError, match="at most 8"):
-        run(UpRequest("demo", settings(provider="gce", workers=9)), world.services(), world.sink)
-    assert (world.sink.events, world.state.exists()) == ([], False)
-
-
-def test_a_repair_costs_only_what_is_missing(world: World) -> None:
-    world.answers = [True, True]
-    run(ASKED, world.services(), world.sink)
-    first = world.cloud.instances[0]
-    world.cloud.instances = [first]
-    assert run(UpRequest("demo"), world.services(), world.sink).created == ("worker-1",)
-    assert [event.instances for event in world.sink.events if isinstance(event, Quoted)] == [2, 1]
-    assert world.cloud.instances[0] == first
-    assert run(UpRequest("demo"), world.services(), world.sink).created == ()  # and nothing is asked
-
-
-def test_a_dry_run_of_a_running_fleet_reports_that_it_runs(world: World) -> None:
-    world.answers = [True]
-    run(ASKED, world.services(), world.sink)
-    run(UpRequest("demo", dry_run=True), world.services(), world.sink)
-    last = world.sink.events[-1]
-    assert isinstance(last, Note)
-    assert "nothing would be created" in last.text
-
-
 def test_a_fleet_that_changed_while_the_user_was_asked_is_not_paid_for(world: World) -> None:
     world.answers = [True, True]
     run(ASKED, world.services(), world.sink)
@@ -150,15 +107,6 @@ def test_instances_whose_key_is_lost_are_not_taken_for_a_fleet(world: World) -> 
 # --- no capacity ------------------------------------------------------------------------------------------------
 
 
-def test_without_capacity_it_fails_and_leaves_nothing(world: World) -> None:
-    world.answers, world.cloud.failures = [True], [NOTHING]
-    with pytest.raises(CapacityError, match="no zone has room"):
-        run(ASKED, world.services(), world.sink)
-    assert world.sink.of(ZoneTried) == [ZoneTried("z-a", "no capacity")]
-    assert world.cloud.calls == ["create", "delete_fleet"]
-    assert not world.store.names()
-
-
 def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
     world.answers, world.cloud.failures = [True], [NOTHING] * 7
     run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
@@ -166,25 +114,6 @@ def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
     notes = [event.text for event in world.sink.events if isinstance(event, Note)]
     assert notes[0] == "no zone has room; retrying in 30 s until there is capacity; Ctrl-C stops"
     assert len(world.cloud.instances) == 2
-
-
-def test_it_waits_only_for_capacity(world: World) -> None:
-    world.answers, world.cloud.failures = [True], [NOTHING, ProviderError(ErrorKind.QUOTA, "the limit is 0")]
-    with pytest.raises(QuotaError):
-        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
-    assert world.slept == [30]
-    assert not world.store.names()
-
-
-def test_ctrl_c_ends_the_wait_and_cleans_up(world: World) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    world.answers, world.cloud.failures, world.on_sleep = [True], [NOTHING], interrupt
-    with pytest.raises(CancelledError, match="nothing is left"):
-        run(UpRequest("demo", ASKED.given, retry_until_up=True), world.services(), world.sink)
-    assert world.cloud.calls == ["create", "delete_fleet"]
-    assert not world.store.names()
 
 
 # --- failures and interrupts ------------------------------------------------------------------------------------
@@ -224,27 +153,6 @@ def test_the_next_commands_run_existing_scripts(scripts: list[str], commands: li
     assert [step.text() for step in next_trains(scripts)] == commands
 
 
-def test_a_failed_repair_leaves_what_was_there(world: World) -> None:
-    world.answers = [True, True]
-    run(UpRequest("demo", settings(provider="gce", workers=3)), world.services(), world.sink)
-    first = world.cloud.instances[0]
-    world.cloud.instances, world.cloud.broken = [first], ProviderError(ErrorKind.QUOTA, "the limit is 1")
-    with pytest.raises(QuotaError):
-        run(UpRequest("demo"), world.services(), world.sink)
-    assert world.cloud.instances == [first]
-    assert world.store.names() == ["demo"]
-
-
-def test_what_cannot_be_deleted_again_is_named_and_stays_known(world: World) -> None:
-    world.answers, world.cloud.broken = [True], ProviderError(ErrorKind.QUOTA, "the limit is 1")
-    world.cloud.stuck = {"worker-0"}
-    with pytest.raises(QuotaError, match="the limit is 1") as failure:
-        run(ASKED, world.services(), world.sink)
-    assert failure.value.cause == "still there: instance worker-0"
-    assert next_lines(failure.value) == "fleet down"
-    assert world.store.names() == ["demo"]
-
-
 @pytest.mark.parametrize(
     ("second", "kind", "words"),
     [
@@ -265,28 +173,6 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     assert "resources may remain" in failure.value.message + failure.value.cause
     assert next_lines(failure.value) == "fleet down"
     assert world.store.names() == ["demo"]
-
-
-def test_a_fleet_that_its_provider_deleted_is_recreated_and_costs_from_now(world: World) -> None:
-    world.answers = [True, True]
-    run(ASKED, world.services(), world.sink)
-    world.cloud.instances = []
-    run(UpRequest("demo"), replace(world.services(), clock=lambda: NOW + 10**6), world.sink)
-    record = world.store.fleet("demo").read()
-    assert record is not None
-    assert record.created_at == NOW + 10**6
-
-
-def test_hosts_that_do_not_answer_are_deleted_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreached(*_: object, **__: object) -> list[object]:
-        raise NotReadyError("worker-0 has no disk space")
-
-    monkeypatch.setattr(up, "reach", unreached)
-    world.answers = [True]
-    with pytest.raises(NotReadyError):
-        run(ASKED, world.services(), world.sink)
-    assert (world.cloud.instances, world.store.names()) == ([], [])
-    assert InstanceChanged("worker-0", "deleting") in world.sink.events
 
 
 def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
@@ -356,36 +242,3 @@ def test_growth_costs_only_the_new_instances_and_shrinking_deletes_the_last(worl
     run(UpRequest("demo"), world.services(), world.sink)
     assert world.sink.of(FleetResized)[1:] == [FleetResized("demo", 2, (), names[1:], 1.0, 1.0)]
     assert world.cloud.instances == first
-
-
-@pytest.mark.parametrize("error", [NOTHING, KeyboardInterrupt()])
-def test_after_a_failed_growth_the_fleet_is_as_before(
-    world: World, error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.answers, world.cloud.keeps = [True, True, True], True
-    run(ASKED, world.services(), world.sink)
-    before, instances = world.store.fleet("demo").read(), list(world.cloud.instances)
-    world.cloud.broken = error
-    with pytest.raises((CapacityError, CancelledError)):
-        run(grow(3), world.services(), world.sink)
-    assert (world.store.fleet("demo").read(), world.cloud.instances) == (before, instances)
-
-    def unprepared(*_: object, **__: object) -> list[object]:
-        raise NotReadyError("worker-2 has no disk space")
-
-    world.cloud.broken = None
-    monkeypatch.setattr(up, "reach", unprepared)
-    with pytest.raises(NotReadyError):
-        run(grow(3), world.services(), world.sink)
-    assert (world.store.fleet("demo").read(), world.cloud.instances) == (before, instances)
-
-
-def test_instances_of_a_growth_that_was_killed_are_completed_or_deleted(world: World) -> None:
-    world.answers = [True]
-    run(ASKED, world.services(), world.sink)
-    world.cloud.make("demo", "worker-2")
-    run(grow(3), world.services(), world.sink)
-    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1", "worker-2"]
-    world.cloud.make("demo", "worker-3")
-    run(UpRequest("demo"), world.services(), world.sink)
-    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1", "worker-2"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import NotFoundError
-from fleet.jobs.pull import PullRequest, covers, replaces, select_tasks
+from fleet.jobs.pull import covers, replaces, select_tasks
 from fleet.jobs.results import StoredJobs, StoredTask
 from fleet.results.target import Target
 from fleet.state import FleetDirectory, OnThisComputer
@@ -46,12 +46,6 @@ def test_a_kind_that_no_task_has_is_named_with_those_that_exist() -> None:
     with pytest.raises(NotFoundError, match="worker-0 of job j has no model or files") as caught:
         select_tasks(job, "worker-0", [Area.MODEL, Area.FILES])
     assert caught.value.cause == "it has logs"
-
-
-def test_the_repeated_command_has_the_same_options() -> None:
-    request = PullRequest("demo", "-1", "/my results", "1", "model,logs")
-    assert request.step("j").text() == "fleet pull j --to '/my results' --what model,logs --worker 1"
-    assert PullRequest("demo").step("j").text() == "fleet pull j"
 
 
 def test_a_requested_pull_is_recorded_until_it_is_done(tmp_path: Path) -> None:
