@@ -46,7 +46,7 @@ class Level(Enum):
 
 
 class BaseEvent:
-    """What happened in a command, for consoles and JSON lines."""
+    """Base of all events of a command, for consoles and JSON lines."""
 
 
 @dataclass(frozen=True)

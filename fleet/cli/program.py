@@ -197,14 +197,14 @@ def with_program(command: Callable[..., None]) -> Callable[..., None]:
     They come first, except --fleet, which comes before --output as in the help of all commands.
     """
     options = get_type_hints(ProgramOptions)
-    own = inspect.signature(command, eval_str=True).parameters
+    others = inspect.signature(command, eval_str=True).parameters
     kind, defaults = inspect.Parameter.KEYWORD_ONLY, ProgramOptions()
     merged = {
         **{
             name: inspect.Parameter(name, kind, default=getattr(defaults, name), annotation=hint)
             for name, hint in options.items()
         },
-        **{name: parameter.replace(kind=kind) for name, parameter in own.items() if name != "program"},
+        **{name: parameter.replace(kind=kind) for name, parameter in others.items() if name != "program"},
     }
     names = ["ctx", *(name for name in merged if name not in ("ctx", "fleet"))]
     names.insert(names.index("output"), "fleet")
