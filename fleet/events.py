@@ -951,15 +951,3 @@ def find_awaited(progress: Mapping[str, Progress | None], attempt: int = 0) -> T
     if not (is_synchronous and is_clear and first.own_s >= _SHARE_MIN * first.step_s):
         return None
     return TaskAwaited(task=task, attempt=attempt, cause=first.cause, own_s=first.own_s, step_s=first.step_s)
-
-
-def waiting_times(busy: Mapping[str, float]) -> dict[str, float]:
-    """Return how long each task waits for the last one in each step, in seconds.
-
-    This is the least: a task that also computes more slowly than the others makes them wait longer.
-
-    Args:
-        busy: The part of a step that each task needs before the collective operation, in seconds.
-    """
-    last = max(busy.values(), default=0.0)
-    return {task: last - seconds for task, seconds in busy.items()}

@@ -55,10 +55,10 @@ def remembered(typed: CommandLine, name: str) -> TrainCommand:
 def find_remembered(job: str, fleet: str) -> tuple[str, TrainCommand]:
     """Return a job and the command that started it; a failure is raised as `CommandFailed`."""
     from fleet.jobs.resume import find_command
-    from fleet.reports.written import SUFFIX
+    from fleet.reports.page import CAPSULE_SUFFIX
 
     with failures_of(fleet):
-        if job.endswith(SUFFIX):
+        if job.endswith(CAPSULE_SUFFIX):
             raise UsageError(f"{job!r} is a capsule, not a job", next_steps=[Step("train", "--from-capsule", job)])
         directory, _ = make_services().store.need(fleet)
         return find_command(job, directory, fleet)

@@ -21,8 +21,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
-from fleet.results.kinds import KINDS, parse_kinds
-from fleet.results.layout import Item, Layout, Listed, choose_sources, lay_out
+from fleet.results.layout import KINDS, Item, Layout, Listed, choose_sources, lay_out, parse_kinds
 from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks, job_of
 from fleet.services import Services
 from fleet.state import FleetDirectory

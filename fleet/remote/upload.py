@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fleet.errors import UsageError
 from fleet.remote.hashes import HashCache
 from fleet.remote.ignore import ENVIRONMENTS, IgnoreRules, rules_above
-from fleet.reports.written import is_report
+from fleet.reports.page import is_report
 from fleet.results.target import MARK as RESULTS_MARK
 from fleet.steps import Again
 from train.agent.files.contents import BLOCK_BYTES, join_blocks, pack_block

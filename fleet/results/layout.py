@@ -18,10 +18,15 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import NamedTuple
 
+from fleet.errors import UsageError
 from provision.quantities import counted
 from train.agent.protocol.records import Area, EntryKind, FileEntry
+
+KINDS = tuple(area.value for area in Area)
+"""Names of the kinds, as `fleet pull --what` takes them and JSON events report them."""
 
 _SHARED = (Area.MODEL, Area.CHECKPOINTS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -243,3 +248,20 @@ def stays_inside(path: str, target: str) -> bool:
         or _UNPRINTABLE.search(target)
         or len(os.fsencode(target)) > _LONGEST_PATH
     )
+
+
+def parse_kinds(text: str) -> tuple[Area, ...]:
+    """Return the kinds that a list between commas names; empty: all kinds.
+
+    Raises:
+        UsageError: a name is unknown; the nearest one is named.
+    """
+    names = [name.strip().lower() for name in text.split(",")] if text.strip() else []
+    for name in names:
+        if name not in KINDS:
+            close = get_close_matches(name, KINDS, n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(
+                f"{name!r} is not a kind of results", hint=f"{meant}--what takes {', '.join(KINDS)} between commas"
+            )
+    return tuple(area for area in Area if area.value in names)

@@ -6,8 +6,8 @@ directory.
 
 from __future__ import annotations
 
-import bisect
 import json
+import math
 import os
 import re
 import shutil
@@ -16,8 +16,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from fleet.events import NOT_TRAINING, own_time, waiting_times
 
 EVENT_FILE = ".tfevents."
 """Part of the names of event files."""
@@ -31,7 +29,6 @@ _CREATED = re.compile(r"\.tfevents\.([0-9]{1,12})")
 _MOST_BYTES = 16 << 20  # of telemetry that is read
 _MIB = 1 << 20
 _STEP_TIMES = ("step_s", "input_s", "python_s")
-_NEAR_S = 15.0  # three times the period of samples
 
 
 def run_of(path: str, chief: str, starts: Mapping[str, Mapping[int, float]]) -> str:
@@ -79,31 +76,6 @@ def scalars_of(sample: Mapping[str, Any]) -> dict[str, float]:
     return {f"fleet/{name}": float(value) for name, value in values.items() if _is_number(value)}
 
 
-def waiting_ms(task: str, at: float, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> float | None:
-    """Return how long a task waits for the others in each step, in milliseconds; None if unknown.
-
-    Args:
-        task: Name of the task.
-        at: Time, seconds since the epoch.
-        samples: Samples of telemetry of all tasks of the attempt, in order.
-    """
-    near = {name: _own_near(at, series) for name, series in samples.items() if not name.startswith(NOT_TRAINING)}
-    busy = {name: seconds for name, seconds in near.items() if seconds is not None}
-    if task not in busy or len(busy) < 2 or len(busy) < len(near):
-        return None
-    return 1000 * waiting_times(busy)[task]
-
-
-def _own_near(at: float, samples: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the time that a task needs in each step before it waits, from the sample that is nearest to a time."""
-    after = bisect.bisect(samples, at, key=lambda sample: float(sample["at"]))
-    nearest = min(samples[max(0, after - 1) : after + 1], key=lambda sample: abs(sample["at"] - at), default=None)
-    if nearest is None or abs(nearest["at"] - at) > _NEAR_S:
-        return None
-    busy = own_time(*(nearest[name] if _is_number(nearest.get(name)) else None for name in _STEP_TIMES))
-    return busy.own_s if busy is not None else None
-
-
 def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the samples of a telemetry file; damaged lines are left out."""
     for line in data.splitlines():
@@ -117,16 +89,19 @@ def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
 
 def read_telemetry(results: Path) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
     """Yield task, attempt, and samples of each telemetry file in a directory of results."""
+    for task, attempt, path in _attempt_files(results):
+        if path.suffix == ".jsonl":
+            with path.open("rb") as file:
+                yield task, attempt, list(samples_in(file.read(_MOST_BYTES)))
+
+
+def _attempt_files(results: Path) -> Iterator[tuple[str, int, Path]]:
+    """Yield task, attempt, and path of each file with telemetry or the times of a log."""
     for path in _regular_files(results):
         kind, task, name = [*path.split("/", 2), "", ""][:3]
         match = _TELEMETRY.fullmatch(name)
-        if kind == "logs" and match and name.endswith(".jsonl"):
-            yield task, int(match[1]), _read_samples(results / path)
-
-
-def _read_samples(path: Path) -> list[dict[str, Any]]:
-    with path.open("rb") as file:
-        return list(samples_in(file.read(_MOST_BYTES)))
+        if kind == "logs" and match:
+            yield task, int(match[1]), results / path
 
 
 def _is_number(value: Any) -> bool:
@@ -150,48 +125,26 @@ class Runs:
 
     def refresh(self) -> int:
         """Bring the directory up to date; return the number of event files of the script."""
+        starts: dict[str, dict[int, float]] = {}
+        for task, attempt, path in _attempt_files(self._results):
+            times = starts.setdefault(task, {})
+            times[attempt] = min(_first_time(path), times.get(attempt, math.inf))
         files = list(_regular_files(self._results))
-        starts = self._starts(files)
         chief = _chief([path.split("/")[1] for path in files if path.count("/") > 1])
         events = [path for path in files if EVENT_FILE in path.rpartition("/")[2]]
-        for path in events:
-            target = self._directory / run_of(path, chief, starts) / path.rpartition("/")[2]
-            _append_new(self._results / path, target)
-        attempts: dict[int, dict[str, list[dict[str, Any]]]] = {}
-        for task, attempt, measured in read_telemetry(self._results):
+        for event_file in events:
+            target = self._directory / run_of(event_file, chief, starts) / event_file.rpartition("/")[2]
+            _append_new(self._results / event_file, target)
+        for task, attempt, samples in read_telemetry(self._results):
             if attempt in starts.get(task, {}):  # another command may just have added the file
-                attempts.setdefault(attempt, {})[task] = measured
-        for attempt, samples in attempts.items():
-            for task in samples:
-                self._write_telemetry(task, attempt, samples, starts[task][attempt])
+                self._write_telemetry(f"{task}/attempt-{attempt}/fleet", samples, starts[task][attempt])
         return len(events)
 
-    def _starts(self, files: Sequence[str]) -> dict[str, dict[int, float]]:
-        starts: dict[str, dict[int, float]] = {}
-        for path in files:
-            kind, task, name = [*path.split("/", 2), "", ""][:3]
-            match = _TELEMETRY.fullmatch(name)
-            if kind == "logs" and match:
-                at = _first_time(self._results / path)
-                times = starts.setdefault(task, {})
-                times[int(match[1])] = min(at, times.get(int(match[1]), at))
-        return starts
-
-    def _write_telemetry(
-        self, task: str, attempt: int, samples: Mapping[str, Sequence[Mapping[str, Any]]], start: float
-    ) -> None:
-        run = f"{task}/attempt-{attempt}/fleet"
-        before = self._latest.get(run, 0.0)
-        rows = []
-        for sample in samples[task]:
-            if sample["at"] > before:
-                values = scalars_of(sample)
-                waiting = waiting_ms(task, sample["at"], samples)
-                if waiting is not None:
-                    values["fleet/waiting_ms"] = waiting
-                rows.append((sample["at"], int(max(0.0, sample["at"] - start)), values))
-        if rows:
-            self._latest[run] = rows[-1][0]
+    def _write_telemetry(self, run: str, samples: Sequence[Mapping[str, Any]], start: float) -> None:
+        new = [sample for sample in samples if sample["at"] > self._latest.get(run, 0.0)]
+        if new:
+            self._latest[run] = new[-1]["at"]
+            rows = [(sample["at"], int(max(0.0, sample["at"] - start)), scalars_of(sample)) for sample in new]
             write_scalars(self._directory / run / f"events.out{EVENT_FILE}{int(start)}.fleet", rows)
 
 
@@ -245,5 +198,5 @@ def _first_time(path: Path) -> float:
     with path.open("rb") as file:
         data = file.read(1 << 13)
     if path.name.endswith(".times"):
-        return _TIMES.unpack_from(data)[1] / 1e6 if len(data) >= _TIMES.size else float("inf")
-    return next((float(sample["at"]) for sample in samples_in(data)), float("inf"))
+        return _TIMES.unpack_from(data)[1] / 1e6 if len(data) >= _TIMES.size else math.inf
+    return next((float(sample["at"]) for sample in samples_in(data)), math.inf)

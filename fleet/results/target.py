@@ -202,20 +202,16 @@ class Target:
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int | None]:
         """Open a regular file without following links; yield its descriptor, or None if it does not exist."""
-        descriptor: int | None = None
         try:
             with self._parent(path, make=False) as (directory, name):
                 descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                descriptor = None
         except OSError:
-            descriptor = None
+            yield None
+            return
         try:
-            yield descriptor
+            yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
         finally:
-            if descriptor is not None:
-                os.close(descriptor)
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
@@ -248,7 +244,7 @@ class Target:
         Raises:
             NotReadyError: there is not enough.
         """
-        needed = sum(item.entry.size for item in items) - self._partial_bytes(items)
+        needed = sum(item.entry.size for item in items)
         free = shutil.disk_usage(self.path).free
         if needed + _RESERVE > free:
             raise NotReadyError(
@@ -256,16 +252,6 @@ class Target:
                 cause=f"{readable_size(_RESERVE)} of the disk are left free",
                 hint="free some space, or choose a directory on another disk with --to",
             )
-
-    def _partial_bytes(self, items: Sequence[Item]) -> int:
-        """Return the bytes of `items` that an interrupted pull has left; each content counts once."""
-        size_by_name = {f"{item.entry.sha256}.part": item.entry.size for item in items}
-        count = 0
-        for name, size in size_by_name.items():
-            with contextlib.suppress(OSError):
-                status = os.stat(name, dir_fd=self._state_directory, follow_symlinks=False)
-                count += min(status.st_blocks * 512, size)
-        return count
 
     def partial_file(self, item: Item) -> PartialFile:
         """Return the incomplete file of an item, with the data of an interrupted pull.

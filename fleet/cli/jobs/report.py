@@ -21,9 +21,8 @@ from fleet.jobs.reporting.copying import Collected, store_capsule
 from fleet.jobs.reporting.repetition import repeat
 from fleet.jobs.results import Survey, survey_job
 from fleet.reports.capsule import is_capsule
-from fleet.reports.charts import Measure, measure
+from fleet.reports.page import CAPSULE_SUFFIX, Measure, is_page, measure, render
 from fleet.reports.record import LARGEST, JobRecord, decode_record
-from fleet.reports.written import SUFFIX, is_page
 from fleet.results.target import job_of, read_description
 from fleet.services import Services
 from fleet.state import TrainCommand
@@ -84,7 +83,7 @@ def _write_capsule(
     sink: Sink,
 ) -> tuple[JobRecord, Path | None]:
     """Write the capsule of a job next to its page; return its description, and the capsule if there is one."""
-    path = page.with_name(page.name.removesuffix(page.suffix) + SUFFIX)
+    path = page.with_name(page.name.removesuffix(page.suffix) + CAPSULE_SUFFIX)
     job = collected.job.job
     try:
         if path.exists() and not is_capsule(path):
@@ -137,8 +136,6 @@ def _check_file(path: Path) -> None:
 
 
 def _write(path: Path, record: JobRecord, measures: list[Measure]) -> ReportWritten:
-    from fleet.reports.page import render
-
     page = render(record, measures).encode("utf-8", "replace")
     try:
         write_atomic(str(path), page, 0o644)

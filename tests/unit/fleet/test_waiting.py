@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.events import Progress, TaskAwaited, find_awaited, own_time, waiting_times
+from fleet.events import Progress, TaskAwaited, find_awaited, own_time
 
 
 def times(step_s: float | None, input_s: float | None, python_s: float | None = None) -> Progress:
@@ -45,6 +45,4 @@ def test_no_task_is_awaited_if_it_is_not_clear(tasks: tuple[Progress | None, ...
 
 
 def test_all_others_wait_for_the_last_one() -> None:
-    assert waiting_times({"a": 0.5, "b": 0.125, "c": 0.5}) == {"a": 0.0, "b": 0.375, "c": 0.0}
-    assert waiting_times({}) == {}
     assert own_time(0.1, 0.3, None) == (0.1, 0.1, "input")

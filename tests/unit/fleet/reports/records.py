@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.reports.charts import Measure, measures_of
+from fleet.reports.page import Measure, measures_of
 from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\x1b[31m\u202e{{ 7*7 }}"

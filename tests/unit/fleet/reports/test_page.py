@@ -4,10 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fleet.reports.charts import Frame, assign_colors, draw, format_number, measures_of, nice_ticks
-from fleet.reports.page import render
+from fleet.reports.page import bars_of, draw, format_number, measures_of, nice_ticks, render, times_of
 from fleet.reports.record import JobRecord, decode_record, encode_record
-from fleet.reports.timeline import frame_of, lay_out
 from tests.unit.fleet.reports.records import START, job, measures
 
 
@@ -85,9 +83,8 @@ def test_numbers_have_at_most_four_digits() -> None:
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e299, 1e-200])
 def test_constant_and_extreme_values_have_a_chart(value: float) -> None:
     (measure,) = measures_of({"worker-0": {1: [{"at": START, "metrics": {"loss": value}}]}})
-    chart = draw(measure, Frame(START, START + 1), assign_colors(["worker-0"]))
-    assert len(chart.lines[0].dots) == 1
-    assert len(chart.y_ticks) >= 2
+    assert len(draw(measure, {}).values.ticks) >= 2
+    assert "<circle" in render(JobRecord("j-1", ""), [measure])
 
 
 def test_attempts_are_separate_lines_and_unknown_rates_are_left_out() -> None:
@@ -99,12 +96,10 @@ def test_attempts_are_separate_lines_and_unknown_rates_are_left_out() -> None:
 
 def test_the_timeline_has_a_bar_for_each_phase_and_marks_faults() -> None:
     record = job("text")
-    frame = frame_of(record, [])
-    assert (frame.begin, frame.end, frame.starts) == (START, START + 120, (START + 64,))
-    timeline = lay_out(record, frame)
-    assert [bar.kind for bar in timeline.rows[0].bars] == ["waiting", "failed", "running", "stopping"]
-    assert timeline.rows[0].bars[1].label == "attempt 1: running for 58.0 s, text"
-    assert [(mark.number, mark.left, mark.offset_s) for mark in timeline.marks] == [
-        (1, 50.0, 60.0),
-        (2, 51.667, 62.0),
-    ]
+    assert times_of(record, []) == (START, START + 120)
+    bars = bars_of(record, START + 120)["worker-0"]
+    assert [bar.kind for bar in bars] == ["waiting", "failed", "running", "stopping"]
+    assert bars[1].label == "attempt 1: running for 58.0 s, text"
+    page = render(record, [])
+    assert 'style="left: 1.7%; width: 48.3%" title="attempt 1: running for 58.0 s, text"' in page
+    assert '<b class="" style="left: 50.0%">1</b><b class="notice" style="left: 51.7%">2</b>' in page

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.results.runs import Runs, attempt_at, run_of, samples_in, scalars_of, waiting_ms
+from fleet.results.runs import Runs, attempt_at, run_of, samples_in, scalars_of
 
 STARTS = {"worker-1": {1: 100.5, 2: 200.5}}
 
@@ -39,22 +39,6 @@ def test_unknown_values_and_values_of_a_wrong_type_are_left_out() -> None:
         "fleet/cpu_percent": 50.0, "fleet/memory_mib": 1.0, "fleet/gpu-1/percent": 3.0, "fleet/metrics/loss": 0.5
     }  # fmt: skip
     assert scalars_of({"gpus": 3, "metrics": "x"}) == {}
-
-
-def test_the_waiting_time_is_that_until_the_last_task_at_nearly_the_same_time() -> None:
-    def sample(at: float, input_s: object) -> dict[str, object]:
-        return {"at": at, "step_s": 0.25, "input_s": input_s, "python_s": None}
-
-    samples = {
-        "worker-0": [sample(1.0, 0.0), sample(6.0, 0.0), sample(90.0, 0.0)],
-        "worker-1": [sample(2.0, None), sample(7.0, 0.125)],
-        "ps-0": [],
-    }
-    assert scalars_of(sample(1.0, 0.125)) == {"fleet/step_ms": 250.0, "fleet/input_ms": 125.0}
-    assert waiting_ms("worker-0", 6.0, samples) == 125.0
-    assert waiting_ms("worker-1", 7.0, samples) == 0.0
-    assert waiting_ms("worker-0", 1.0, samples) is None
-    assert waiting_ms("worker-0", 90.0, samples) is None
 
 
 def test_damaged_lines_are_left_out() -> None:

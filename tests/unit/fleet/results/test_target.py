@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -216,20 +215,6 @@ def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Pa
         with pytest.raises(UsageError, match=reason) as caught:
             check_new(path, "--pull")
         assert caught.value.hint == "choose another directory with --pull"
-
-
-def test_bytes_of_an_interrupted_pull_need_no_further_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = item("model/a", b"x" * (8 << 20))
-    with Target(tmp_path / "r", "j") as target:
-        part = target.partial_file(file)
-        part.write(b"x" * (6 << 20))
-        part.close()
-        free = shutil.disk_usage(tmp_path)._replace(free=(64 + 3) << 20)
-        monkeypatch.setattr("fleet.results.target.shutil.disk_usage", lambda _: free)
-        target.need_space([file])
-        with pytest.raises(NotReadyError, match=r"the results take 12\.0 MiB, and .* has 67\.0 MiB free") as caught:
-            target.need_space([file, item("model/b", b"y" * (10 << 20))])
-        assert caught.value.cause == "64.0 MiB of the disk are left free"
 
 
 def test_a_full_disk_is_reported_when_the_directory_is_prepared(
