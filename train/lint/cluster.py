@@ -20,7 +20,7 @@ from train.lint.names import (
     kind_of,
     shown,
 )
-from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
+from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity, violation
 from train.lint.script import Script
 from train.lint.values import Call, Items, Location, Mark, Value, inner, text
 from train.script.keras import BACKEND
@@ -40,7 +40,6 @@ _GPU_SETTINGS = re.compile(
 )
 _THREAD_SETTINGS = re.compile(r"^tensorflow\.config\.threading\.set_\w+$")
 _OTHER_LAUNCHERS = {"horovod", "byteps", "ray", "torch", "jax", "tf_yarn", "mesh_tensorflow", "deepspeed"}
-_SETS = "the script sets TF_CONFIG itself"
 
 
 def starts_runtime(script: Script, call: Call) -> bool:
@@ -54,7 +53,7 @@ def starts_runtime(script: Script, call: Call) -> bool:
     return is_single or kind in (OPTIMIZER, METRIC, DATASET) or _OPERATIONS.match(call.name) is not None
 
 
-@rule("MW101", ERROR, "it fails: RuntimeError: Collective ops must be configured at program startup")
+@rule("MW101")
 def _too_late(script: Script) -> Iterator[Violation]:
     for made in script.multi:
         configs = [value for call, value in _tf_configs(script) if call.order < made.order and call.sure]
@@ -64,16 +63,10 @@ def _too_late(script: Script) -> Iterator[Violation]:
         first = next((call for call in before if starts_runtime(script, call)), None)
         if first is not None:
             where = first.location.seen_from(made.location)
-            message = f"{made.method} is created after {shown(first.name)} ({where}) has started TensorFlow's runtime"
-            fix = f"create the strategy before any other use of TensorFlow, before {where}"
-            yield Violation(made, message, severity(first, ERROR), fix=fix)
+            yield violation(made, "", severity(first, ERROR), first=shown(first.name), where=where)
 
 
-@rule(
-    "MW102",
-    WARNING,
-    fix="begin with strategy = tf.distribute.MultiWorkerMirroredStrategy(), and create the model in its scope",
-)
+@rule("MW102")
 def _single_host(script: Script) -> Iterator[Violation]:
     if script.workers < 2 or script.multi or script.parameter_server or not script.trace.complete:
         return
@@ -83,17 +76,10 @@ def _single_host(script: Script) -> Iterator[Violation]:
     methods = ("fit", "fit_generator", "train_on_batch", "apply_gradients", "minimize")
     learning = [call for call in script.calls(*methods) if kind_of(call.receiver) in (MODEL, OPTIMIZER)]
     backends = [text(item.value) for item in script.settings() if item.name == BACKEND]
-    jax = (
-        'use the backend jax, begin with keras.distribution.initialize(os.environ["FLEET_ADDRESSES"], '
-        'int(os.environ["FLEET_NUM_TASKS"]), int(os.environ["FLEET_RANK"])), and set a '
-        "keras.distribution.DataParallel(auto_shard_dataset=False)"
-    )
     for first in [*strategies, *learning][:1] if learning else ():
-        alone = f"the script trains with {first.method} and has no strategy for several workers"
-        message = f"{first.method} distributes work on one computer only" if strategies else alone
-        reason = f"each of the {script.workers} workers trains a separate model on all data"
-        fix = jax if backends and backends[-1] in ("jax", "torch") else ""
-        yield Violation(first.location, message, reason=reason, fix=fix)
+        is_jax = bool(backends) and backends[-1] in ("jax", "torch")
+        variant = "one_computer" if strategies else "jax" if is_jax else "none"
+        yield violation(first.location, variant, method=first.method, workers=script.workers)
 
 
 def _may_connect(script: Script) -> bool:
@@ -106,27 +92,18 @@ def _may_connect(script: Script) -> bool:
     return bool(imported & _OTHER_LAUNCHERS) or any(joins) or others or "TF_CONFIG" in names
 
 
-@rule(
-    "MW103",
-    ERROR,
-    "its addresses, ports, and index are not those of this job: TensorFlow silently waits for a missing "
-    "worker for up to an hour",
-    'leave it to `fleet`, or write it only where there is none: if "TF_CONFIG" not in os.environ',
-)
+@rule("MW103")
 def _writes_tf_config(script: Script) -> Iterator[Violation]:
     writes = list(_early_tf_configs(script))
     for call, value in writes:
         origin = _origin(script, call, value)
         if value is None and all(other is None for later, other in writes if later.order > call.order):
-            reason = "the workers do not find each other: each trains a separate model"
-            fix = "do not change TF_CONFIG; `fleet` sets it for each task"
-            yield Violation(call, "the script removes TF_CONFIG", reason=reason, fix=fix)
+            yield violation(call, "removed")
         elif origin is not None and script.adapt:
             unless = " or ".join(["--no-adapt is given", *(f"{name} is set" for name in origin[:2])])
-            reason = f"`fleet` gives TensorFlow the TF_CONFIG of the job unless {unless}"
-            yield Violation(call.location, _SETS, HINT, reason)
+            yield violation(call.location, "adapted", unless=unless)
         elif origin is not None and value is not None:
-            yield Violation(call, _SETS, WARNING if value.marks & ~(Mark.GIVEN | Mark.REPLICAS) else ERROR)
+            yield violation(call, "set", WARNING if value.marks & ~(Mark.GIVEN | Mark.REPLICAS) else ERROR)
 
 
 def foreign_tf_config(script: Script) -> tuple[Location, list[str]] | None:
@@ -187,103 +164,70 @@ def _tf_configs(script: Script) -> Iterator[tuple[Call, Value | None]]:
             yield item.call, item.value
 
 
-@rule(
-    "MW104",
-    ERROR,
-    "they are not those of this job, whose resolver is TFConfigClusterResolver()",
-    "use tf.distribute.cluster_resolver.TFConfigClusterResolver(), which reads TF_CONFIG",
-)
+@rule("MW104")
 def _writes_cluster(script: Script) -> Iterator[Violation]:
     for call in script.calls("ClusterSpec") if script.workers > 1 else ():
         jobs = inner(call.argument("cluster", 0), 1) if call.name.startswith("tensorflow.train.") else ()
         lists = [item.items.values() for item in jobs if isinstance(item, Items)]
         if any(items and all(text(entry) is not None for entry in items) for items in lists):
-            yield Violation(call, "the script contains the addresses of the cluster")
+            yield violation(call)
 
 
-@rule(
-    "MW105",
-    HINT,
-    "TensorFlow prints a warning and does not use it",
-    "remove the implementation, or use CommunicationImplementation.AUTO",
-)
+@rule("MW105")
 def _nccl(script: Script) -> Iterator[Violation]:
     makers = ("CommunicationOptions", "MultiWorkerMirroredStrategy", "Hints")
     for call in script.calls(*makers) if script.gpus == 0 else ():
         if any(value.name.endswith(".NCCL") for value in call.everything()):
-            yield Violation(call, "the script requests NCCL, and the workers have no GPUs")
+            yield violation(call)
 
 
-@rule("MW106", ERROR)
+@rule("MW106")
 def _late_settings(script: Script) -> Iterator[Violation]:
     started: Call | None = None
     for call in script.calls():
         gpu = _GPU_SETTINGS.match(call.name)
         if started is not None and (gpu or _THREAD_SETTINGS.match(call.name)) and not started.excludes(call):
             where = started.location.seen_from(call.location)
-            message = f"{call.method} comes after {shown(started.name)} ({where}), which starts TensorFlow's runtime"
-            reason = "devices and threads cannot be changed afterwards: it fails with a RuntimeError"
-            reason += ", wherever there is a GPU" if gpu else ""
+            only = ", wherever there is a GPU" if gpu else ""
             level = WARNING if gpu and script.gpus is None else ERROR
             if not (gpu and script.gpus == 0):
-                yield Violation(call, message, level, reason, f"do it before {where}")
+                yield violation(call, "", level, started=shown(started.name), where=where, only=only)
         elif started is None and (starts_runtime(script, call) or call in script.multi) and call.sure:
             started = call
 
 
-@rule(
-    "MW107",
-    ERROR,
-    "workers and parameter servers only serve the chief: the chief waits for them forever",
-    'if resolver.task_type in ("worker", "ps"): tf.distribute.Server(resolver.cluster_spec(), '
-    'job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc").join()',
-)
+@rule("MW107")
 def _no_servers(script: Script) -> Iterator[Violation]:
     for call in script.parameter_server if script.trace.complete and not any(script.calls("Server")) else ():
-        yield Violation(call, f"every task creates {call.method}, and none is a server")
+        yield violation(call)
 
 
-@rule(
-    "MW108",
-    ERROR,
-    "in a job that has only workers, every task waits for a chief forever",
-    "use fleet train --chief --ps N: the first task is the chief, the last N are parameter servers",
-)
+@rule("MW108")
 def _no_chief(script: Script) -> Iterator[Violation]:
     unsure = any(_tf_configs(script)) or not script.trace.complete
     level = HINT if script.servers is None else WARNING if unsure else ERROR
     for call in script.parameter_server if not script.servers and not script.multi else ():
         resolver = call.argument("cluster_resolver", 0)
         if resolver is None or resolver.meaning == "resolver" or resolver.name.endswith("TFConfigClusterResolver"):
-            yield Violation(call, f"{call.method} requires a chief and parameter servers", level)
+            yield violation(call, "", level)
 
 
-@rule(
-    "MW109",
-    WARNING,
-    "without srun it fails with RuntimeError (... not found in environment); this job's resolver is "
-    "TFConfigClusterResolver()",
-    "use TFConfigClusterResolver(), which reads the TF_CONFIG that `fleet` sets, also under Slurm; do not set "
-    "TF_CONFIG from the resolver",
-)
+@rule("MW109")
 def _slurm(script: Script) -> Iterator[Violation]:
     for call in script.calls("SlurmClusterResolver"):
         if call.name.startswith("tensorflow.distribute.") and not _optional(call):
-            yield Violation(call, "SlurmClusterResolver takes the cluster from the variables of srun")
+            yield violation(call)
 
 
-@rule("MW110", WARNING)
+@rule("MW110")
 def _launchers(script: Script) -> Iterator[Violation]:
     reads = [(call, name) for call, name in script.reads() if is_foreign(name) and not _optional(call)]
     names = list(dict.fromkeys(name for _, name in reads))
     fails = any(call.method == "__getitem__" for call, _ in reads)
-    reason = "it fails with a KeyError under `fleet`" if fails else "all tasks take the same default"
-    fix = "use FLEET_RANK, FLEET_NUM_TASKS, and FLEET_ADDRESSES"
-    if assignments(names):
-        fix += f"; or start it with fleet train -- bash -c '{assignments(names)} exec python {script.files[0]}'"
+    command = f"fleet train -- bash -c '{assignments(names)} exec python {script.files[0]}'"
+    start = f"; or start it with {command}" if assignments(names) else ""
     for call, _ in reads[:1]:
-        message = f"the script reads {join_names(names)}, which mpirun, srun, or another launcher sets"
-        yield Violation(call.location, message, reason=reason, fix=fix)
+        yield violation(call.location, "fails" if fails else "same", names=join_names(names), start=start)
 
 
 def _optional(call: Call) -> bool:
@@ -291,14 +235,9 @@ def _optional(call: Call) -> bool:
     return any(guard.marks & Mark.GIVEN or guard.kind == "try" for guard in call.guards)
 
 
-@rule(
-    "MW111",
-    WARNING,
-    "without --chief the job has none: worker 0 is the chief, and no task does it",
-    "use fleet train --chief, or test also: task_type == 'worker' and task_id == 0",
-)
+@rule("MW111")
 def _only_type_chief(script: Script) -> Iterator[Violation]:
     tests = list(script.calls("test")) if script.together and not script.chief else []
     if tests and all(call.args[0].meaning == "type" for call in tests):
         level = HINT if script.chief is None else WARNING
-        yield Violation(tests[0].location, "only a task of type chief does something", level)
+        yield violation(tests[0].location, "", level)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from train.lint.names import LOSS, METRIC, MODEL, OPTIMIZER, STRATEGY, keras_name, kind_of
-from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity
+from train.lint.rule import ERROR, WARNING, Violation, rule, severity, violation
 from train.lint.script import Script, argument, is_multi
 from train.lint.values import DIFFERS, Call, Const, Guard, Items, Mark, Value, inner, text
 
@@ -32,7 +32,6 @@ _SEPARATE = DIFFERS | Mark.UNKNOWN | Mark.TEMPORARY | Mark.TASK_PATH
 _HOME = re.compile(r"^(?:/home/|/Users/|/root/|~|[A-Za-z]:[\\/])")
 _URL = re.compile(r"^[a-z][a-z0-9+]*://")
 _RESTORES = ("restore", "read", "load_weights", "load_model", "latest_checkpoint", "restore_or_initialize")
-_DIRECTORY = 'os.environ.get("FLEET_CHECKPOINT_DIR", "checkpoints")'
 # Name and position of the parameter for a directory from which a restarted script continues.
 _PARAMETERS = {
     "callbacks.BackupAndRestore": ("backup_dir", 0),
@@ -44,21 +43,14 @@ _PARAMETERS = {
 # --- the scope ----------------------------------------------------------------------------------------------------
 
 
-@rule(
-    "MW201",
-    ERROR,
-    "its variables belong to this worker alone: `fit` silently trains it separately, and objects that are "
-    "created in the scope fail with it",
-    "create it in the scope: with strategy.scope(): model = …",
-)
+@rule("MW201")
 def _model(script: Script) -> Iterator[Violation]:
     for call in script.of(MODEL, "fit", "fit_generator", "train_on_batch", "__call__"):
         made = call.receiver.call if call.receiver is not None else None
         late = any(strategy.order < call.order for strategy in script.multi)
         if made is not None and late and (call.replica or call.method != "__call__") and _outside(script, made):
             where = call.location.seen_from(made.location)
-            message = f"the model that is trained in {where} is created outside of the strategy's scope"
-            yield Violation(made, message, severity(call, ERROR))
+            yield violation(made, "", severity(call, ERROR), where=where)
 
 
 def _outside(script: Script, call: Call) -> bool:
@@ -66,70 +58,42 @@ def _outside(script: Script, call: Call) -> bool:
     return script.outside(call) and any(not call.excludes(strategy) for strategy in script.multi)
 
 
-@rule("MW202", ERROR)
+@rule("MW202")
 def _optimizer(script: Script) -> Iterator[Violation]:
     for call in script.of(OPTIMIZER, "apply_gradients") if script.keras_3 is not False else ():
         made = call.receiver.call if call.receiver is not None and call.replica else None
         if made is not None and _outside(script, made):
-            yield Violation(
-                made,
-                "the optimizer is created outside of the strategy's scope",
-                ERROR if script.keras_3 else WARNING,
-                "it fails with Keras 3, which TensorFlow 2.16 and later include: RuntimeError: Mixing different "
-                "tf.distribute.Strategy objects",
-                "create it in the scope, next to the model",
-            )
+            yield violation(made, "optimizer", ERROR if script.keras_3 else WARNING)
     for call in script.of(MODEL, "compile"):
         for value in inner(call.argument("metrics", 2)) if script.shared(call.receiver) else ():
             if value.call is not None and kind_of(value) == METRIC and _outside(script, value.call):
-                yield Violation(
-                    value.call,
-                    "a metric is created outside of the strategy's scope, and the model inside",
-                    reason="`compile` fails: the metric was created inside a different distribution strategy scope",
-                    fix='make it in the scope, or give its name: metrics=["accuracy"]',
-                )
+                yield violation(value.call, "metric")
 
 
-@rule(
-    "MW203",
-    ERROR,
-    "every worker has a separate variable with a different initial value, and trains it separately",
-    "create it in the scope: with strategy.scope(): …",
-)
+@rule("MW203")
 def _variables(script: Script) -> Iterator[Violation]:
     for call in script.calls("gradient", "minimize"):
         given = call.argument("sources" if call.method == "gradient" else "var_list", 1) if call.replica else None
         for made in (value.call for value in inner(given)):
             if made is not None and made.name == "tensorflow.Variable" and script.outside(made):
-                yield Violation(made, "a trained variable is created outside of the strategy's scope")
+                yield violation(made)
 
 
-@rule(
-    "MW204",
-    ERROR,
-    "the optimizer belongs to the strategy, and only replicas may use it: the call fails",
-    "move the step into a function and run strategy.run(step, args=(batch,))",
-)
+@rule("MW204")
 def _gradients(script: Script) -> Iterator[Violation]:
     for call in script.of(OPTIMIZER, "apply_gradients", "minimize"):
         if not call.replica and script.shared(call.receiver):
-            yield Violation(call, f"{call.method} is called outside of strategy.run")
+            yield violation(call)
 
 
-@rule(
-    "MW205",
-    WARNING,
-    "with Keras 2 it fails with a ValueError; with Keras 3 and N workers every step is N times too large",
-    'reduction="none", and tf.nn.compute_average_loss(losses, global_batch_size=…)',
-)
+@rule("MW205")
 def _reduction(script: Script) -> Iterator[Violation]:
     for call in script.of(LOSS, "__call__") if script.multi else ():
         made = call.receiver.call if call.receiver is not None and call.replica else None
         given = made.keywords.get("reduction") if made is not None else None
         name = "auto" if given is None else text(given) or given.name.rpartition(".")[2].lower()
         if made is not None and not made.starred and name in ("auto", "sum_over_batch_size", "mean"):
-            message = f"{made.method} is the mean of one worker's batch, and the workers' gradients are added up"
-            yield Violation(made.location, message)
+            yield violation(made.location, method=made.method)
 
 
 # --- operations that all workers run together ---------------------------------------------------------------------
@@ -183,56 +147,34 @@ def _leaves(script: Script, marks: Mark) -> Iterator[tuple[Guard, Call]]:
                 yield guard, call
 
 
-@rule("MW501", ERROR)
+@rule("MW501")
 def _some(script: Script) -> Iterator[Violation]:
     for call, guard in _only_some(script):
         if _effect(call) != "save":
             workers, where = _WORKERS.get(guard.meaning, "not every worker"), guard.location.seen_from(call.location)
-            yield Violation(
-                call.location,
-                f"{workers} reaches {call.method} (the condition in {where} depends on the task)",
-                reason="it is a collective operation: the workers that reach it wait forever for the others, or "
-                "fail when they exit",
-                fix="run it on every worker; keep only local operations such as print under the condition",
-            )
+            yield violation(call.location, "call", method=call.method, workers=workers, where=where)
     for guard, call in _leaves(script, Mark.ROLE):
         if guard.meaning not in _NO_GANG:
             where = call.location.seen_from(guard.location)
-            yield Violation(
-                guard.location,
-                f"some workers leave the loop around {call.method} ({where}) before the others",
-                reason="the remaining workers wait for them forever, or fail when they exit",
-                fix="leave the loop at the same step on all workers",
-            )
+            yield violation(guard.location, "loop", method=call.method, where=where)
 
 
-@rule(
-    "MW502",
-    WARNING,
-    "sooner or later the workers decide differently, and the remaining workers wait forever for the others",
-    "use a value that is the same on all workers: the number of steps, or a loss reduced with strategy.reduce",
-)
+@rule("MW502")
 def _apart(script: Script) -> Iterator[Violation]:
     is_seeded = any(script.calls("seed", "set_seed", "set_random_seed"))
     chance = {mark: cause for mark, cause in _CAUSES.items() if not (is_seeded and mark is Mark.RANDOM)}
-    reached = [(g, call, "whether it comes to {} ({})") for call in _collectives(script) for g in call.guards]
-    left = [(g, call, "when the loop around {} ({}) ends") for g, call in _leaves(script, DIFFERS)]
+    reached = [(g, call, "reached") for call in _collectives(script) for g in call.guards]
+    left = [(g, call, "left") for g, call in _leaves(script, DIFFERS)]
     seen: set[int] = set()
-    for guard, call, decision in reached + left:
+    for guard, call, variant in reached + left:
         causes = [cause for mark, cause in chance.items() if guard.marks & mark]
         if causes and guard.number not in seen:
             seen.add(guard.number)
-            action = decision.format(call.method, call.location.seen_from(guard.location))
-            yield Violation(guard.location, f"{action} depends on {' and '.join(causes)}")
+            where = call.location.seen_from(guard.location)
+            yield violation(guard.location, variant, method=call.method, where=where, causes=" and ".join(causes))
 
 
-@rule(
-    "MW503",
-    WARNING,
-    "if the script raises an exception while the thread runs, the process keeps sending heartbeats: the "
-    "others wait forever, and no failure is reported",
-    "write threading.Thread(…, daemon=True)",
-)
+@rule("MW503")
 def _threads(script: Script) -> Iterator[Violation]:
     last = max((call.order for call in _collectives(script)), default=0)
     for call in script.calls("start"):
@@ -241,41 +183,29 @@ def _threads(script: Script) -> Iterator[Violation]:
         if made is not None and made.name in ("threading.Thread", "threading.Timer") and not made.starred:
             daemon = thread.parts.get("daemon") or made.keywords.get("daemon") or Const(value=False)
             if call.order <= last and isinstance(daemon, Const) and not daemon.value:
-                yield Violation(made.location, "the script starts a thread that is not a daemon")
+                yield violation(made.location)
 
 
 # --- saving -------------------------------------------------------------------------------------------------------
 
 
-@rule(
-    "MW401",
-    ERROR,
-    "saving reads variables that all workers share: the workers that save wait forever for the others",
-    "save on every worker, each in a different directory, and delete all but the chief's: "
-    'path if is_chief else f"{path}/workertemp_{task_id}"',
-)
+@rule("MW401")
 def _only_the_chief(script: Script) -> Iterator[Violation]:
     for call, guard in _only_some(script):
         if _effect(call) == "save":
             savers = _SAVING_WORKERS.get(guard.meaning, "only some of the workers save")
             where = guard.location.seen_from(call.location)
-            yield Violation(call.location, f"{savers} ({call.method} under the condition in {where})")
+            yield violation(call.location, method=call.method, savers=savers, where=where)
 
 
-@rule(
-    "MW402",
-    WARNING,
-    "on a shared file system or bucket they overwrite each other's files, and the result may be incomplete",
-    "save in a different directory on every worker but the chief, and delete it afterwards: "
-    'path if is_chief else f"{path}/workertemp_{task_id}"',
-)
+@rule("MW402")
 def _same_path(script: Script) -> Iterator[Violation]:
     for call in _collectives(script):
         chosen = any(guard.marks & Mark.ROLE for guard in call.guards)
         if _effect(call) == "save" and not chosen and call.sure and not call.starred:
             path = _path(call)
             if path is not None and not path.marks & _SEPARATE:
-                yield Violation(call, "every worker saves to the same path")
+                yield violation(call)
 
 
 def _path(call: Call) -> Value | None:
@@ -298,46 +228,25 @@ def _directories(script: Script) -> Iterator[tuple[Call, Value]]:
             yield call, value
 
 
-@rule("MW403", WARNING, fix=_DIRECTORY)
+@rule("MW403")
 def _lost_directory(script: Script) -> Iterator[Violation]:
     for call, value in _directories(script):
         path = text(value) or value.meaning.removeprefix("path:")
         if value.marks & Mark.TEMPORARY:
-            yield Violation(
-                call,
-                "checkpoints are saved in a temporary directory",
-                reason="it has a different name in every process, or is deleted when the process ends: no attempt "
-                "can resume from it",
-            )
+            yield violation(call, "temporary")
         elif _HOME.match(path):
-            yield Violation(
-                call,
-                f"checkpoints are saved in the home directory of this computer's user ({path})",
-                reason="the hosts have other users, and `fleet` does not copy the directory from the chief to the "
-                "others",
-            )
+            yield violation(call, "home", path=path)
 
 
-@rule(
-    "MW404",
-    HINT,
-    "it is not copied from the chief to the other hosts: after a host is lost, or if the directories differ, "
-    "the workers silently continue from different steps",
-    f"use {_DIRECTORY}, or fleet train --checkpoint-dir",
-)
+@rule("MW404")
 def _other_directory(script: Script) -> Iterator[Violation]:
     for call, value in _directories(script) if script.together else ():
         path = text(value)
         if path is not None and not _URL.match(path) and not _HOME.match(path):
-            yield Violation(call, f"checkpoints are saved in {path!r}, a directory unknown to `fleet`")
+            yield violation(call, path=path)
 
 
-@rule(
-    "MW405",
-    HINT,
-    "after the loss of a host or a restart, training begins with the first epoch",
-    f"add callbacks=[tf.keras.callbacks.BackupAndRestore({_DIRECTORY})]",
-)
+@rule("MW405")
 def _nothing_saved(script: Script) -> Iterator[Violation]:
     if not script.together or not script.trace.complete or any(map(_restores, script.calls(*_RESTORES))):
         return
@@ -354,8 +263,7 @@ def _nothing_saved(script: Script) -> Iterator[Violation]:
         ):
             repeated = any(save.loops for save in script.of(MODEL, "save", "save_weights"))
             saver = "ModelCheckpoint" if "callbacks.ModelCheckpoint" in kinds else "a callback" if repeated else ""
-            unused = f"{saver} saves checkpoints, and the script does not restore them"
-            yield Violation(call, unused if saver else "the script saves no checkpoint to continue from")
+            yield violation(call, "unused" if saver else "none", saver=saver)
 
 
 def _restores(call: Call) -> bool:
@@ -364,12 +272,7 @@ def _restores(call: Call) -> bool:
     return may_restore or bool(keras_name(call.name))
 
 
-@rule(
-    "MW406",
-    WARNING,
-    "after a restart its momentum and its number of steps are reset, and training does not continue where it stopped",
-    "write tf.train.Checkpoint(model=model, optimizer=optimizer, …)",
-)
+@rule("MW406")
 def _no_optimizer(script: Script) -> Iterator[Violation]:
     has_steps = any(call.replica for call in script.of(OPTIMIZER, "apply_gradients"))
     for call in script.calls("Checkpoint") if has_steps and not any(script.of(MODEL, "compile")) else ():
@@ -377,14 +280,10 @@ def _no_optimizer(script: Script) -> Iterator[Violation]:
         kinds = {kind_of(value) for value in held}
         unsure = call.starred or any(value.call is None and not isinstance(value, Const) for value in held)
         if call.name == _SAVERS[0] and MODEL in kinds and OPTIMIZER not in kinds and not unsure:
-            yield Violation(call, "the checkpoint does not include the optimizer")
+            yield violation(call)
 
 
-@rule(
-    "MW407",
-    WARNING,
-    "the saved counter is one too low: after a restart the last epoch is repeated, or its counter is out of range",
-)
+@rule("MW407")
 def _counted_late(script: Script) -> Iterator[Violation]:
     for save in script.calls("save"):
         made = save.receiver.call if save.receiver is not None and save.loops else None
@@ -394,6 +293,5 @@ def _counted_late(script: Script) -> Iterator[Violation]:
         for count in counts:
             if count.order > save.order and count.loops[-1:] == save.loops[-1:] and count.receiver not in early:
                 where = count.location.seen_from(save.location)
-                message = f"the checkpoint is saved before its counter is updated ({where})"
-                yield Violation(save, message, fix=f"save after {where}")
+                yield violation(save, where=where)
                 break

@@ -6,7 +6,7 @@ import ast
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,8 +25,6 @@ CALLS = {
     ),
 }
 """Calls that fail without a package that no import names."""
-_VERSION_1 = ("compat.v1", "tensorflow.v1")
-_HOOKS = ("meta_path", "path_hooks")  # attributes of sys; after a change of these any import may succeed
 _PARENTS = 3  # number of parent directories that are searched for a missing module
 
 
@@ -163,53 +161,41 @@ class _Reading:
 
 def _called(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield the packages that calls need, each with the line of the first call."""
-    version_1 = any(name in ast.unparse(tree) for name in _VERSION_1)
-    calls = [use for use in uses(tree) if use.call is not None and not (version_1 and use.name in _SUMMARIES)]
+    calls = [use for use in uses(tree) if use.call is not None and "compat.v1" not in use.written]
     for package, names in CALLS.items():
         yield from [(package, use.line) for use in calls if use.name in names][:1]
 
 
 def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
     """Yield the uses of ``sys.path`` and of Python's import hooks; each may change it."""
-    absolute = tuple(
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/")
-    )
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    absolute = tuple(value for value in constants if isinstance(value, str) and value.startswith("/"))
     for node in ast.walk(tree):
-        imported = [item.parts for item in find_imports([node])]
         location = f"{file}:{getattr(node, 'lineno', 1)}"
-        if (
-            _of_sys(node, ("path",))
-            or ["sys", "path"] in imported
-            or (isinstance(node, ast.Attribute) and node.attr == "addsitedir")
-        ):
+        name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if name == "sys.path" or name.endswith(".addsitedir") or _imports_path(node):
             yield _Change(f"{location} changes sys.path", directories=absolute)
-        elif isinstance(node, ast.Attribute) and _of_sys(node, _HOOKS):
-            yield _Change(f"{location} changes sys.{node.attr}", opaque=True)
-        elif isinstance(node, ast.Subscript) and _of_sys(node.value, ("modules",)) and _is_other_module(node):
+        elif name in ("sys.meta_path", "sys.path_hooks"):
+            yield _Change(f"{location} changes {name}", opaque=True)
+        elif _replaced(node) not in (None, "__name__"):
             yield _Change(f"{location} changes sys.modules", opaque=True)
 
 
-def _is_other_module(node: ast.Subscript) -> bool:
-    """Return whether a module is put into ``sys.modules`` under a name that is not a constant."""
-    is_main = isinstance(node.slice, ast.Name) and node.slice.id == "__name__"
-    return isinstance(node.ctx, ast.Store) and not is_main and not isinstance(node.slice, ast.Constant)
+def _imports_path(node: ast.AST) -> bool:
+    return any(item.parts == ["sys", "path"] for item in find_imports([node]))
 
 
 def _provided(tree: ast.Module) -> Iterator[str]:
     """Yield the modules that a script puts into ``sys.modules`` by name."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
-            continue
-        if isinstance(node.ctx, ast.Store) and _of_sys(node.value, ("modules",)):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _replaced(node) is not None:
             yield str(node.slice.value).partition(".")[0]
 
 
-def _of_sys(node: ast.AST, names: Sequence[str]) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr in names
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "sys"
-    )
+def _replaced(node: ast.AST) -> str | None:
+    """Return the key of an assignment to ``sys.modules``, or `__name__` if it is a constant; None: another node."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Store):
+        return None
+    if ast.unparse(node.value) != "sys.modules":
+        return None
+    return "__name__" if isinstance(node.slice, ast.Constant) else ast.unparse(node.slice)

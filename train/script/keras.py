@@ -13,10 +13,10 @@ import ast
 import contextlib
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from train.agent.injected import adaptations
 from train.agent.protocol.records import Prepared
@@ -170,9 +170,8 @@ def needs_legacy(sources: Mapping[str, bytes]) -> Need:
 
 def need_of(trees: Mapping[str, ast.Module]) -> Need:
     """Return the requirement of a script on Keras from its syntax trees, the script first."""
-    decided = next(_settings(trees), None)
-    if decided:
-        return decided
+    for file, line, value, _ in _settings(trees, VARIABLE):
+        return Need(Requirement.DECIDED, f"sets {VARIABLE} itself", file, line, value=value)
     used = [use for file, tree in trees.items() for use in uses(tree, file)]
     if not any(use.within(top) for use in used for top in ("tensorflow", "tf_keras")):
         return _without_tensorflow(trees, used)
@@ -198,8 +197,11 @@ def _without_tensorflow(trees: Mapping[str, ast.Module], used: Sequence[Use]) ->
     """Return the requirement of a script that does not import TensorFlow."""
     if not any(use.within("keras") for use in used):
         return Need(Requirement.ANY, tensorflow=False)
-    assigned, defaults = _backends(trees)
-    return Need(Requirement.ANY, only_keras=True, backends=tuple(assigned), default_backend="".join(defaults[:1]))
+    first = {use.file: use.line for use in reversed(used) if use.within("keras")}
+    early = [item for item in _settings(trees, BACKEND) if item.line <= first.get(item.file, item.line)]
+    assigned = tuple(item.value for item in early if not item.is_default)
+    defaults = [item.value for item in early if item.is_default]
+    return Need(Requirement.ANY, only_keras=True, backends=assigned, default_backend="".join(defaults[:1]))
 
 
 def _parsed(sources: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Module]]:
@@ -242,58 +244,31 @@ def _old(use: Use) -> str:
     return ""
 
 
-def _settings(trees: Mapping[str, ast.Module]) -> Iterator[Need]:
-    """Yield the places that set the variable: by assignment, setdefault, update, or putenv."""
+class _Setting(NamedTuple):
+    """A statement that assigns to an environment variable; its value is empty if it is not a constant."""
+
+    file: str
+    line: int
+    value: str
+    is_default: bool
+
+
+def _settings(trees: Mapping[str, ast.Module], variable: str) -> Iterator[_Setting]:
+    """Yield the statements that set a variable: by assignment, setdefault, update, or putenv."""
+    pattern = re.compile(
+        rf"(?:\['{variable}'\] = |(setdefault|putenv)\('{variable}', |(?:update\(|\|= ).*\b{variable}(?:=|': ))"
+        r"(?:'([^']*)'|(\d+))?"
+    )
     for file, tree in trees.items():
         for node in ast.walk(tree):
-            value = _set_value(node, VARIABLE)
-            if value is not None:
-                yield Need(
-                    Requirement.DECIDED, f"sets {VARIABLE} itself", file, getattr(node, "lineno", 0), value=value
-                )
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr) and _mentions(node, variable):
+                for match in pattern.finditer(ast.unparse(node)):
+                    yield _Setting(file, node.lineno, match[2] or match[3] or "", match[1] == "setdefault")
 
 
-def _backends(trees: Mapping[str, ast.Module]) -> tuple[list[str], list[str]]:
-    """Return the values that the sources assign to KERAS_BACKEND before they import Keras, and its defaults."""
-    assigned: list[str] = []
-    defaults: list[str] = []
-    for tree in trees.values():
-        imported = min((use.line for use in uses(tree) if use.within("keras")), default=sys.maxsize)
-        for node in ast.walk(tree):
-            value = _set_value(node, BACKEND)
-            if value is None or getattr(node, "lineno", 0) > imported:
-                continue
-            is_default = (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setdefault"
-            )
-            (defaults if is_default else assigned).append(value)
-    return assigned, defaults
-
-
-def _set_value(node: ast.AST, variable: str) -> str | None:
-    """Return the value that a node assigns to an environment variable; empty: not a constant; None: none."""
-    for key, value in _assigned(node):
-        if isinstance(key, ast.Constant) and key.value == variable:
-            return str(value.value) if isinstance(value, ast.Constant) else ""
-    return None
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """Yield the keys to which a node assigns, with the values."""
-    if isinstance(node, ast.Assign):
-        yield from ((target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript))
-    elif isinstance(node, ast.AugAssign):  # os.environ |= {…}
-        yield from _items(node.value)
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("setdefault", "putenv") and len(node.args) == 2:
-            yield node.args[0], node.args[1]
-        elif node.func.attr == "update":
-            yield from ((ast.Constant(keyword.arg), keyword.value) for keyword in node.keywords)
-            yield from (item for argument in node.args for item in _items(argument))
-
-
-def _items(node: ast.expr) -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    return zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else iter(())
+def _mentions(node: ast.AST, variable: str) -> bool:
+    inner = [item for item in ast.walk(node) if isinstance(item, ast.Constant | ast.keyword)]
+    return any(variable in (getattr(item, "value", ""), getattr(item, "arg", "")) for item in inner)
 
 
 # --- the hosts ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -40,65 +42,20 @@ _INCLUDES = ("-r", "--requirement")
 _CONSTRAINS = ("-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _LOCATION_OPTIONS = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url")
-# Names by which a package is imported if they differ from the name of the package.
-_IMPORTED_AS = {
-    "absl-py": ("absl",),
-    "attrs": ("attr", "attrs"),
-    "beautifulsoup4": ("bs4",),
-    "faiss-cpu": ("faiss",),
-    "faiss-gpu": ("faiss",),
-    "gin-config": ("gin",),
-    "google-cloud-storage": ("google",),
-    "hydra-core": ("hydra",),
-    "ipython": ("IPython",),
-    "msgpack-python": ("msgpack",),
-    "nvidia-ml-py": ("pynvml",),
-    "opencv-contrib-python": ("cv2",),
-    "opencv-python": ("cv2",),
-    "opencv-python-headless": ("cv2",),
-    "pillow": ("PIL",),
-    "protobuf": ("google",),
-    "py-cpuinfo": ("cpuinfo",),
-    "pycocotools": ("pycocotools",),
-    "pymysql": ("pymysql",),
-    "python-dateutil": ("dateutil",),
-    "python-dotenv": ("dotenv",),
-    "pyyaml": ("yaml",),
-    "scikit-image": ("skimage",),
-    "scikit-learn": ("sklearn",),
-    "setuptools": ("setuptools", "pkg_resources"),
-    "tensorflow": ("tensorflow", "tensorboard"),  # up to 2.20
-    "tensorboard-plugin-profile": ("tensorboard_plugin_profile",),
-    "tensorflow-cpu": ("tensorflow", "tensorboard"),
-    "tensorflow-gpu": ("tensorflow",),
-    "tfds-nightly": ("tfds",),
-    "tf-models-official": ("official",),
-    "tf-nightly": ("tensorflow",),
-    "tf-nightly-cpu": ("tensorflow",),
-    "umap-learn": ("umap",),
-}
-# Packages of research code whose name on PyPI is the name of their module; any other module may be the author's.
-_SAME_NAME = frozenset(
-    """
-    accelerate aiohttp albumentations boto3 catboost click cloudpickle dask datasets diffusers einops etils
-    fastai flask fsspec gcsfs gensim gpustat gym gymnasium h5py horovod imageio imgaug jax jaxlib joblib
-    keras keras_cv keras_hub keras_nlp keras_tuner librosa lightgbm lmdb loguru lxml matplotlib medpy mlflow
-    mpi4py natsort neptune netCDF4 nibabel nltk numba numpy omegaconf onnx openpyxl optax optuna pandas plotly polars
-    portalocker portpicker psutil pyarrow pydantic pydicom pydot pytest rasterio ray regex requests rich s3fs
-    sacrebleu scipy
-    seaborn sentencepiece shapely simplejson six soundfile spacy statsmodels sympy tabulate tensorboard tensorboardX
-    tensorflow tensorflow_addons tensorflow_datasets tensorflow_hub tensorflow_io tensorflow_model_optimization
-    tensorflow_probability tensorflow_text termcolor tf_keras tf_slim tifffile tiktoken timm tokenizers toml
-    torch torchvision tqdm transformers typer ujson wandb wget xarray xgboost zarr
-    """.split()  # noqa: SIM905 - as a list of strings it would fill two screens
-)
+
+
+@lru_cache(maxsize=1)
+def _modules_by_package() -> dict[str, tuple[str, ...]]:
+    """Return the modules of well-known packages; any other module may be the author's."""
+    text = resources.files(__package__).joinpath("packages.txt").read_text(encoding="utf-8")
+    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return {name.replace("_", "-"): tuple(modules) or (name,) for name, *modules in rows}
 
 
 def distribution_of(module: str) -> str:
     """Return the package on PyPI that provides a module; empty if unknown, for example a module of the author."""
-    if module in _SAME_NAME:
-        return module.replace("_", "-")
-    return next((name for name, modules in _IMPORTED_AS.items() if module in modules), "")
+    names = [name for name, modules in _modules_by_package().items() if module in modules]
+    return min(names, key=lambda name: (normalised(module) != name, names.index(name)), default="")
 
 
 @dataclass(frozen=True)
@@ -122,7 +79,7 @@ class Requirements:
         plain = module.lower().replace("_", "-")
         if self.names & {plain, f"python-{plain}", f"{plain}-python", f"py{plain}", f"py-{plain}"}:
             return True
-        return any(module in _IMPORTED_AS.get(name, ()) for name in self.names)
+        return any(module in _modules_by_package().get(name, ()) for name in self.names)
 
 
 def is_requirement(text: str) -> bool:

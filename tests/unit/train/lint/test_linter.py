@@ -193,7 +193,7 @@ def test_programs_that_do_not_train_give_no_finding(directory: str) -> None:
 
 def test_every_rule_is_described() -> None:
     page = (ROOT / "docs" / "lint.md").read_text()
-    assert re.findall(r"^### (MW\d{3}) ", page, re.MULTILINE) == sorted([UNREADABLE, *RULES])
+    assert re.findall(r"^\| (MW\d{3}) ", page, re.MULTILINE) == sorted([UNREADABLE, *RULES])
 
 
 def test_the_correct_script_of_the_documents_gives_no_finding() -> None:
