@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import count_workers, is_coordinated, is_evaluator
+from train.agent.gang.attempt import JobTerms
 from train.agent.gang.election import (
     DeadlineReached,
     Dial,
@@ -57,7 +58,6 @@ from train.agent.gang.reconciler import (
     Unqueued,
     Work,
 )
-from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import DesiredState, SlotStatus, Source
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Policy, Reason, ReasonKind
 

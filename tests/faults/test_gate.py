@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import pytest
 
 from tests.faults.conftest import Connect, Hosts
 from tests.faults.namespaces import Namespace
-from tests.process.train.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow, prepared
-from tests.program import PYTHON
-from train.agent.protocol.records import Follow, JobResult, Notice, Outcome, Prepared
+from tests.process.train.agent.hosts import Agent, Bundle, Story, commits, committed, fake_python, follow
+from train.agent.protocol.records import Follow, JobResult, Outcome, Prepared
 
 MARK = "from pathlib import Path\nPath('ran').touch()\n"
 OPEN = "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"
@@ -84,13 +80,6 @@ def test_a_port_that_is_not_reachable_is_reported_once(connect: Connect, hosts: 
     assert result.first_failed_task == "worker-2"
 
 
-def test_a_way_that_is_prohibited(connect: Connect, hosts: Hosts) -> None:
-    two = hosts(2)
-    two[0].refuse_way(two[1], 2222, "prohibit")
-    result = nothing_started(*play(connect, two))
-    assert result.reason == f"worker-0 (10.77.0.2) cannot reach worker-1 at 10.77.0.3:2222: permission denied; {OPEN}"
-
-
 def test_an_address_that_leads_to_another_computer(connect: Connect, hosts: Hosts) -> None:
     """Two hosts have the same address: the host that has the port there accepts the connection."""
     *three, impostor = hosts(4)
@@ -109,17 +98,6 @@ def test_an_address_that_leads_to_another_computer(connect: Connect, hosts: Host
         "worker-2 (10.77.0.4) cannot reach worker-1 at 10.77.0.3:2222: another program answers there; "
         in result.reason
     )
-
-
-def test_a_host_that_is_cut_off_altogether_did_not_join(connect: Connect, hosts: Hosts) -> None:
-    two = hosts(2)
-    two[1].mislead(two[0])
-    agents = [connect(number, host) for number, host in enumerate(two)]
-    addresses = [host.address for host in two]
-    committed(agents, "gate", Bundle(MARK), addresses=addresses, join_timeout_s=1.0)
-    story = follow(agents[0], Follow("gate", "worker-0"))
-    result = nothing_started(agents[:1], [story])
-    assert result.reason == "worker-1 (10.77.0.3) did not join within 1 s; nothing was started"
 
 
 # --- facts about the hosts, on the loopback interface------------------------------------------------------------
@@ -144,74 +122,3 @@ def test_hosts_with_other_versions(connect: Connect, tmp_path: Path) -> None:
         "TensorFlow differs: 2.21 on worker-0 (127.0.0.1), 2.19 on worker-1 (127.0.0.2); "
         "install the same release on all hosts, or select an interpreter that has it"
     )
-
-
-def test_hosts_with_different_numbers_of_gpus_and_a_way_out(connect: Connect, tmp_path: Path) -> None:
-    agents = []
-    for number in range(2):
-        program = tmp_path / f"bin-{number}" / "nvidia-smi"
-        program.parent.mkdir()
-        rows = "".join(f"echo '{gpu}, Tesla T4, 15360, 535.183.01'\n" for gpu in range(number + 1))
-        program.write_text(f'#!/bin/sh\ncase "$1" in\n*utilization*) exec sleep 60 ;;\n*) {rows};;\nesac\n')
-        program.chmod(0o755)
-        agents.append(connect(number, env={"PATH": f"{program.parent}:/usr/bin:/bin"}))
-    committed(agents, "gate", Bundle(MARK))
-    result = nothing_started(agents, stories(agents, "gate"))
-    assert result.reason.startswith(
-        "GPUs differ: 1 x Tesla T4 on worker-0 (127.0.0.1), 2 x Tesla T4 on worker-1 (127.0.0.2); "
-    )
-    committed(agents, "again", Bundle(MARK), env={"CUDA_VISIBLE_DEVICES": "0"})
-    for story in stories(agents, "again"):
-        assert story.result is not None
-        assert story.result.outcome is Outcome.SUCCEEDED
-
-
-def test_clocks_that_differ_are_reported_on_every_host_and_stop_no_task(connect: Connect, tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(
-        textwrap.dedent("""
-            import sys, time
-            now = time.time
-            time.time = lambda: now() - 3600
-            source = sys.argv[sys.argv.index("-c") + 1]
-            sys.argv[:] = ["-c", *sys.argv[sys.argv.index("-c") + 2:]]
-            exec(source)
-        """)
-    )
-    python = tmp_path / "python-late"
-    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {tmp_path / "late.py"} "$@"\n')
-    python.chmod(0o755)
-    agents = [connect(0), connect(1, python=str(python)), connect(2)]
-    committed(agents, "gate", Bundle(MARK))
-    expected = "the clock of worker-0 (127.0.0.1) is 3600 s ahead of that of worker-1 (127.0.0.2); "
-    for story in stories(agents, "gate"):
-        (notice,) = [record for record in story.records if isinstance(record, Notice)]
-        assert notice.text.startswith(expected) or notice.text.startswith(
-            expected.replace("0 (127.0.0.1", "2 (127.0.0.3")
-        )
-        assert story.result is not None
-        assert story.result.outcome is Outcome.SUCCEEDED
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Yield the directory of host 1, on a separate file system."""
-    directory = tmp_path / "host-1"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(directory)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"tmpfs cannot be mounted here: {done.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
-def test_a_disk_that_filled_up_since_the_host_was_prepared(small_disk: Path, connect: Connect) -> None:
-    agents = [connect(number) for number in range(2)]
-    members = prepared(agents, "gate", Bundle(MARK))
-    (small_disk / "something").write_bytes(bytes(48 << 20))
-    for agent, request in zip(agents, commits("gate", members, [sys.executable, "task.py"]), strict=True):
-        agent.commit(request)
-    result = nothing_started(agents, stories(agents, "gate"))
-    assert result.reason.startswith("worker-1 (127.0.0.2) has ")
-    assert result.reason.endswith(" MiB of disk left for the job, less than 64.0 MiB; free some space on the host")
-    assert result.first_failed_task == "worker-1"

@@ -18,7 +18,6 @@ from train.agent.protocol.records import (
     SuccessPolicy,
 )
 
-HISTORIES = 150
 GROUP = 50
 
 
@@ -67,31 +66,6 @@ def cut(world: World, host: Host, chance: random.Random) -> None:
         world.block(host.name, other.name, seconds)
 
 
-def play(seed: int) -> World:
-    chance = random.Random(f"faults {seed}")
-    count = chance.choice([1, 2, 2, 3, 3, 4, 5])
-    spares = 1 if count > 2 and chance.random() < 0.3 else 0
-    world = World(seed, count, policy_of(chance, count - spares), spares)
-    for _ in range(chance.choice([0, 1, 1, 2, 3, 6])):
-        world.run(chance.choice([0.05, 0.3, 1.0, 5.0, 20.0]) * chance.random())
-        inject(world, chance)
-    world.run(3600.0)
-    world.check_end()
-    return world
-
-
-@pytest.mark.parametrize("group", range(HISTORIES // GROUP))
-def test_every_history_keeps_the_promises_of_the_gang(group: int) -> None:
-    outcomes = set()
-    for seed in range(group * GROUP, (group + 1) * GROUP):
-        try:
-            world = play(seed)
-        except BrokenPropertyError as broken:
-            raise AssertionError(f"seed {seed}: {broken}") from broken
-        outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
-    assert {Outcome.SUCCEEDED, Outcome.FAILED} <= outcomes
-
-
 ROLES = [
     ("chief-0", "worker-0", "ps-0"),
     ("chief-0", "worker-0", "worker-1", "ps-0", "ps-1"),
@@ -102,28 +76,39 @@ ROLES = [
 ]
 
 
-def play_roles(seed: int) -> World:
-    chance = random.Random(f"roles {seed}")
-    roles = chance.choice(ROLES)
-    workers = sum(role.startswith("worker") for role in roles)
+KINDS = {"faults": 3, "roles": 2, "queued": 1}
+"""Kinds of histories, and the groups of each that the test command plays."""
+
+
+def play(seed: int, kind: str = "faults") -> World:
+    """Play a job of workers (`faults`), of several task types (`roles`), or one that waits for another (`queued`)."""
+    chance = random.Random(f"{kind} {seed}")
+    count = chance.choice([1, 2, 2, 3, 3, 4, 5])
+    roles = chance.choice(ROLES) if kind == "roles" else ()
+    spares = roles.count("") if roles else int(count > 2 and chance.random() < 0.3)
+    workers = sum(role.startswith("worker") for role in roles) or count - spares
     policy = policy_of(chance, workers)
     if any(role.startswith("ps") for role in roles):
         policy = policy._replace(success=SuccessPolicy.CHIEF)
-    world = World(seed, len(roles), policy, roles.count(""), roles)
+    queued_s = chance.choice([0.1, 5.0, 100.0, 1000.0]) if kind == "queued" else 0.0
+    world = World(seed, len(roles) or count, policy, spares, roles, queued_s=queued_s)
+    pauses_s = [1.0, 5.0, queued_s] if queued_s else [0.05, 0.3, 1.0, 5.0, 20.0]  # faults around its turn, too
     for _ in range(chance.choice([0, 1, 1, 2, 3, 6])):
-        world.run(chance.choice([0.05, 0.3, 1.0, 5.0, 20.0]) * chance.random())
+        world.run(chance.choice(pauses_s) * chance.random())
         inject(world, chance)
-    world.run(3600.0)
+    world.run(7200.0)
     world.check_end()
     return world
 
 
-@pytest.mark.parametrize("group", range(2))
-def test_every_history_with_roles_keeps_the_promises_of_the_gang(group: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "group"), [*(("faults", n) for n in range(3)), ("roles", 0), ("roles", 1), ("queued", 0)]
+)
+def test_every_history_keeps_the_promises_of_the_gang(kind: str, group: int) -> None:
     outcomes = set()
     for seed in range(group * GROUP, (group + 1) * GROUP):
         try:
-            world = play_roles(seed)
+            world = play(seed, kind)
         except BrokenPropertyError as broken:
             raise AssertionError(f"seed {seed}: {broken}") from broken
         outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
@@ -251,32 +236,6 @@ def test_a_spare_takes_over_before_a_host_is_stopped_for_maintenance(seed: int) 
     world.check_end()
     results = {peer.result and (peer.result.outcome, peer.result.attempt) for peer in world.hosts.values() if peer.up}
     assert results == {(Outcome.SUCCEEDED, 2)}
-
-
-def play_queued(seed: int) -> World:
-    """Play a job that waits for an earlier one; faults come before its turn, around it, and after it."""
-    chance = random.Random(f"queued {seed}")
-    count = chance.choice([1, 2, 3, 4])
-    spares = 1 if count > 2 and chance.random() < 0.3 else 0
-    queued_s = chance.choice([0.1, 5.0, 100.0, 1000.0])
-    world = World(seed, count, policy_of(chance, count - spares), spares, queued_s=queued_s)
-    for _ in range(chance.choice([0, 1, 1, 2, 3])):
-        world.run(chance.choice([1.0, 5.0, queued_s]) * chance.random())
-        inject(world, chance)
-    world.run(7200.0)
-    world.check_end()
-    return world
-
-
-def test_every_history_of_a_queued_job_keeps_the_promises_of_the_gang() -> None:
-    outcomes = set()
-    for seed in range(GROUP):
-        try:
-            world = play_queued(seed)
-        except BrokenPropertyError as broken:
-            raise AssertionError(f"seed {seed}: {broken}") from broken
-        outcomes |= {host.result.outcome for host in world.hosts.values() if host.result is not None}
-    assert {Outcome.SUCCEEDED, Outcome.FAILED, Outcome.CANCELLED} <= outcomes
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from train.agent.gang import election
+from train.agent.gang.attempt import JobTerms
 from train.agent.gang.election import (
     DeadlineReached,
     MessageReceived,
@@ -14,7 +15,6 @@ from train.agent.gang.election import (
     SendMessage,
 )
 from train.agent.gang.reconciler import Finish, Slot
-from train.agent.gang.scheduling import JobTerms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.records import Member, Outcome, Policy
 

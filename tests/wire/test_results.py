@@ -413,7 +413,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def test_a_hostile_host_cannot_write_outside_the_target_directory(
     hostile: Program, mode: str, code: int, message: str
 ) -> None:
-    (module,) = Path(hostile.env[AGENTS_VARIABLE]).glob("*/train/agent/requests/stored_jobs.py")
+    (module,) = Path(hostile.env[AGENTS_VARIABLE]).glob("*/train/agent/requests/results.py")
     for compiled in module.parent.glob(f"__pycache__/{module.stem}.*"):
         compiled.unlink()
     module.write_text(HOSTILE % (mode, hostile.env["JOB"]))

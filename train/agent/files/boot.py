@@ -21,7 +21,10 @@ MARKS = "/run/fleet/jobs"
 """Directory of the startup script of an instance (provision/gce/api/startup.sh), which does not power off as idle
 while there is a mark of a job in it."""
 
-_PROGRAM = "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.boot import main; main({root!r})"
+_PROGRAM = (
+    "import sys; sys.path.insert(0, {agent!r}); from train.agent.requests.join import rejoin_jobs; "
+    "rejoin_jobs({root!r})"
+)
 
 
 def store_boot(

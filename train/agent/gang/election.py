@@ -14,9 +14,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
 from train import defaults
-from train.agent.gang import reconciler, scheduling
+from train.agent.gang import reconciler, scheduling, stop
+from train.agent.gang.attempt import Ending, Gang, JobTerms
 from train.agent.gang.reconciler import Slot, SlotAction, SlotEvent
-from train.agent.gang.scheduling import Ending, Gang, JobTerms
 from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Stage
 from train.agent.protocol.cluster import by_rank, called, task_rank
 from train.agent.protocol.records import NO_REASON, Member, Outcome, Reason, ReasonKind, RestartPolicy
@@ -371,7 +371,7 @@ def _can_continue(peer: Peer) -> bool:
     if (
         desired_state.stage is Stage.WAIT
         or desired_state.trained
-        or scheduling.tolerates_preemption(policy, desired_state.preemptions)
+        or stop.tolerates_preemption(policy, desired_state.preemptions)
     ):
         return True
     return policy.restart is not RestartPolicy.NEVER and desired_state.restarts < policy.restarts

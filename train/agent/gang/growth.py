@@ -7,22 +7,57 @@ joins, it is like a slot whose host was lost.
 from __future__ import annotations
 
 import itertools
-from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.snapshot import Snapshot, newer
 from train.agent.gang import readiness
+from train.agent.gang.assignment import count_workers
+from train.agent.gang.attempt import (
+    START_STAGES,
+    Ending,
+    Gang,
+    Growth,
+)
 from train.agent.gang.readiness import ReadinessFacts
-from train.agent.protocol.records import Member, Reason, ReasonKind
+from train.agent.protocol.records import Member, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names
 
 
-class Growth(NamedTuple):
-    """The new hosts of a job, as its leader knows them."""
+def is_growth(end: Optional[Ending]) -> bool:
+    """Return True if an attempt ends because new hosts join."""
+    return end is not None and end.reason.kind is ReasonKind.GROWTH
 
-    candidates: Tuple[str, ...] = ()  # slots that join in the next attempt
-    since: Optional[Snapshot] = None  # newest checkpoint when the first of them came
-    trial: FrozenSet[str] = frozenset()  # slots that joined in this attempt, until user code runs in it
-    rejected: FrozenSet[str] = frozenset()  # slots that do not fit
+
+def joining_slots(gang: Gang) -> Tuple[str, ...]:
+    """Return the slots that join in the next attempt."""
+    if not gang.terms.policy.max_workers:
+        return ()
+    busy = {*gang.assigned_slots(), *gang.growth.rejected, *gang.leaving}
+    return choose_candidates(
+        [slot for slot in gang.available_slots() if slot not in busy],
+        workers=count_workers(gang.assigned_tasks()),
+        max_workers=gang.terms.policy.max_workers,
+        spares=gang.terms.spares,
+    )
+
+
+def fails_by_growth(gang: Gang, end: Ending) -> bool:
+    """Return True if an attempt with new hosts fails before user code runs in it, unless another host was lost."""
+    trial = gang.growth.trial if gang.stage in START_STAGES else frozenset()
+    if not trial or end.outcome is not Outcome.FAILED or end.final:
+        return False
+    return not end.host_lost or end.first_failed_slot in trial
+
+
+def leave_out_newcomers(gang: Gang, end: Ending) -> Tuple[Gang, Ending]:
+    """Leave out the new hosts of this attempt, whose failure is not one of the job."""
+    trial = gang.growth.trial
+    reason = describe_rejection(end.summarize(), [gang.display_name(slot) for slot in sorted(trial)])
+    state = gang.growth._replace(trial=frozenset(), rejected=gang.growth.rejected | trial)
+    gang = gang._replace(growth=state)
+    if end.summary:
+        gang = gang._replace(notices=(*gang.notices, "; ".join(end.reason.text.splitlines())))
+    return gang, Ending(Outcome.FAILED, reason=reason)
 
 
 def choose_candidates(free: Sequence[str], *, workers: int, max_workers: int, spares: int) -> Tuple[str, ...]:

@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from train.agent.checkpoints.snapshot import Snapshot, newest
-from train.agent.gang.probing import probe_targets
-from train.agent.gang.readiness import ReadinessFacts
+from train.agent.gang.readiness import ReadinessFacts, probe_targets
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     NO_REASON,

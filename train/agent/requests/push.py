@@ -21,8 +21,7 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
 from train.agent.requests.prepare import RELAYED_BYTES, receive_contents
-from train.agent.requests.results import hash_start
-from train.agent.requests.stored_jobs import Heartbeat
+from train.agent.requests.results import Heartbeat, hash_start
 
 if TYPE_CHECKING:
     from train.agent.peers.relay import RelayServer

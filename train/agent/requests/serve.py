@@ -27,19 +27,19 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Module of the agent and function that answer a request: ``answer(channel, host, request)`` returns the answer,
 # or None if it has sent everything itself.
 _ANSWERS: Dict[Type[Any], str] = {
-    records.Bootstrap: "requests.preparation.bootstrap.bootstrap",
+    records.Bootstrap: "requests.bootstrap.bootstrap",
     records.FetchContents: "requests.join.send_contents",
     records.Follow: "requests.follow.follow",
-    records.GetBundle: "requests.stored_jobs.get_bundle",
+    records.GetBundle: "requests.results.get_bundle",
     records.GetJoinInfo: "requests.join.get_join_info",
     records.Inspect: "host.jobs.report_jobs",
-    records.ListFiles: "requests.stored_jobs.list_files",
-    records.ListJobs: "requests.stored_jobs.list_jobs",
-    records.PruneJobs: "requests.stored_jobs.prune_jobs",
+    records.ListFiles: "requests.results.list_files",
+    records.ListJobs: "requests.results.list_jobs",
+    records.PruneJobs: "requests.results.prune_jobs",
     records.PushFiles: "requests.push.push_files",
-    records.ReadFiles: "requests.stored_jobs.read_files",
+    records.ReadFiles: "requests.results.read_files",
     records.ReadClock: "host.jobs.read_clock",
-    records.Release: "requests.release.release_host",
+    records.Release: "requests.stop.release_host",
     records.Stop: "requests.stop.stop",
 }
 
@@ -121,7 +121,7 @@ class Conversation:
         self._channel.send(records.Committed(pid))
 
     def _run_smoke_test(self, request: records.SmokeTest) -> None:
-        from train.agent.requests.preparation.smoke_test import run_smoke_test
+        from train.agent.requests.smoke_test import run_smoke_test
 
         if self._reservation is None:
             raise RefusedError(Refusal.REQUEST, "nothing is prepared on this host")

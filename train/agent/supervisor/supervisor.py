@@ -19,7 +19,7 @@ from train.agent.files.disk import remove_file, write_atomic
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.scheduling import RESTART_EXIT_CODE, JobTerms
+from train.agent.gang.attempt import JobTerms
 from train.agent.gang.states import (
     DesiredState,
     Message,
@@ -29,6 +29,7 @@ from train.agent.gang.states import (
     from_wire,
     to_wire,
 )
+from train.agent.gang.stop import RESTART_EXIT_CODE
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import receive_signals

@@ -48,7 +48,7 @@ from train.agent.protocol.records import (
     Refusal,
     Refused,
 )
-from train.agent.requests.preparation import root_scripts
+from train.agent.requests import bootstrap as module
 from train.bundled_pip import Wheel, read_pip_wheel
 
 BASE = Base("/usr/bin/python3", ".".join(map(str, sys.version_info[:3])))
@@ -609,11 +609,11 @@ def test_a_driver_that_does_not_come_up_is_reported(tmp_path: Path, monkeypatch:
 def test_scripts_are_not_awaited_on_a_host_whose_startup_script_does_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(root_scripts, "AGAIN", str(tmp_path / "again"))
-    monkeypatch.setattr(root_scripts, "BEGIN_LEAST_S", 0.0)
-    monkeypatch.setattr(root_scripts, "BEGIN_S", 0.0)
+    monkeypatch.setattr(module, "AGAIN", str(tmp_path / "again"))
+    monkeypatch.setattr(module, "BEGIN_LEAST_S", 0.0)
+    monkeypatch.setattr(module, "BEGIN_S", 0.0)
     with Path(os.devnull).open("r+b", buffering=0) as null:
         steps = Steps(Channel(null.fileno(), null.fileno()))
-        root_scripts.await_root_scripts({}, False, steps)
+        module.await_root_scripts({}, False, steps)
         with pytest.raises(RefusedError, match="the startup script of this host does not run"):
-            root_scripts.await_root_scripts({"--setup": "0" * 64}, False, steps)
+            module.await_root_scripts({"--setup": "0" * 64}, False, steps)

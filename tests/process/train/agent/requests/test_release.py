@@ -16,7 +16,7 @@ from train.agent.host.ports import host_address
 from train.agent.host.processes import list_processes
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.records import Prepared, Release, Released
-from train.agent.requests.release import release_host
+from train.agent.requests.stop import release_host
 
 
 def test_an_agent_that_leaves_takes_all_with_it(connect: Connect, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
+from train.agent.gang.attempt import NOT_READY, JobTerms
 from train.agent.gang.readiness import TIMED_OUT, ReadinessFacts
-from train.agent.gang.scheduling import CHECK_TIMEOUT_S, NOT_READY, JobTerms
+from train.agent.gang.start import CHECK_TIMEOUT_S
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import (
     NO_REASON,

@@ -8,8 +8,8 @@ from itertools import permutations
 
 import pytest
 
-from train.agent.gang.probing import ALL_PAIRS_MAX, probe_targets, probed_tasks
 from train.agent.gang.readiness import (
+    ALL_PAIRS_MAX,
     REFUSED,
     SILENT,
     STRANGER,
@@ -17,6 +17,8 @@ from train.agent.gang.readiness import (
     UNKNOWN_NAME,
     Readiness,
     ReadinessFacts,
+    probe_targets,
+    probed_tasks,
     verdict,
     visible,
 )

@@ -7,8 +7,9 @@ import pytest
 from tests.unit.train.agent.gang.test_gang import AGAIN, DONE, KILLED, ONCE, Play
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
-from train.agent.gang.scheduling import EVALUATION_IDLE_S, EVALUATION_S, Ending
+from train.agent.gang.attempt import Ending
 from train.agent.gang.states import Source, Stage, from_line, to_line
+from train.agent.gang.watch import EVALUATION_IDLE_S, EVALUATION_S
 from train.agent.protocol.records import (
     Exit,
     HangInspection,

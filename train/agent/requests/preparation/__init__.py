@@ -1,1 +1,0 @@
-"""Requests that prepare a host before its first job."""
