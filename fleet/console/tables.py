@@ -33,9 +33,7 @@ _LAST_MIN = 10  # terminal columns of a last column
 _METRIC_LAYOUT = ((3, 8), (7, 8), (9, 0), (11, 0))  # rank and least width; memory comes after the first metric
 _EXPECTED = ("loss", "metric")  # there is room for them before the first one is reported
 _SLOW_RATE = 0.7  # of the median of the others
-_WARM_STEPS = 10  # the first steps do not show the speed
-_LAG_S = 10.0  # seconds' worth of steps: more than delayed reports can explain
-_LAG_FRACTION = 0.05  # of the others' steps
+WARM_STEPS = 10  # the first steps do not show the speed
 _TONE = {
     "waiting": "dim",
     "queued": "dim",
@@ -282,7 +280,7 @@ def find_awaited_row(rows: Sequence[Row]) -> TaskAwaited | None:
 
 
 def find_stragglers(rows: Sequence[Row]) -> frozenset[str]:
-    """Return the names of the running tasks that are clearly behind the median of the others, in speed or steps.
+    """Return the names of the running tasks that are clearly slower than the median of the others.
 
     In synchronous training the slowest task sets the pace of all, so that all are equal in this: there it is the task
     that the others wait for.
@@ -295,16 +293,8 @@ def find_stragglers(rows: Sequence[Row]) -> frozenset[str]:
 
 def _is_straggler(row: Row, others: Sequence[Row]) -> bool:
     rates = [other.progress.steps_per_s for other in others if other.progress.steps_per_s > 0]
-    if not rates:
-        return False
-    speed = median(rates)
-    if 0 <= row.progress.steps_per_s < _SLOW_RATE * speed and not 0 <= row.position < _WARM_STEPS:
-        return True
-    positions = [other.position for other in others if other.position >= 0]
-    if row.position < 0 or not positions:
-        return False
-    middle = median(positions)
-    return middle - row.position > max(_LAG_S * speed, _LAG_FRACTION * middle)
+    is_warm = not 0 <= row.position < WARM_STEPS
+    return bool(rates) and is_warm and 0 <= row.progress.steps_per_s < _SLOW_RATE * median(rates)
 
 
 def fold_rows(rows: Sequence[Row], slow: frozenset[str], room: int) -> tuple[list[Row], list[Text]]:

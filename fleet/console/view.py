@@ -10,12 +10,10 @@ from typing import Any
 from fleet import events
 from fleet.console.formatting import format_size
 from fleet.console.messages import NEVER_STARTED
-from fleet.console.tables import STOPPED, Row
+from fleet.console.tables import STOPPED, WARM_STEPS, Row
 from fleet.errors import order
 from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
 from provision.quantities import counted
-
-_WARM_STEPS = 10  # the first steps are slower than the others
 
 
 def estimate_remaining_s(rows: Iterable[Row], now: float) -> float | None:
@@ -37,7 +35,7 @@ def _remaining_s(row: Row, now: float) -> float | None:
     if epoch_s > 0 and at.epochs_done is not None and at.epochs > 0 and row.epoch_at:
         left = max(0, at.epochs - at.epochs_done)
         return max(0.0, left * epoch_s - (now - row.epoch_at)) if left else 0.0
-    if at.step < 0 or at.steps <= 0 or at.steps_per_s <= 0 or row.position < _WARM_STEPS:
+    if at.step < 0 or at.steps <= 0 or at.steps_per_s <= 0 or row.position < WARM_STEPS:
         return None
     if at.epoch > 0 and at.epochs <= 0:
         return None

@@ -2,68 +2,9 @@
 
 from __future__ import annotations
 
+from fleet import events
 from fleet.console.view import View
-from fleet.events import (
-    AttemptEnded,
-    BootstrapProgress,
-    Checked,
-    CommandOutput,
-    CommandResult,
-    ConnectionLost,
-    ConnectionRestored,
-    DiskUse,
-    Event,
-    Exit,
-    FilesPushed,
-    FleetDown,
-    FleetOpened,
-    FleetResized,
-    FleetStopped,
-    GpuUse,
-    HangInspection,
-    HostConnected,
-    HostFacts,
-    HostResult,
-    HostsChecked,
-    ImageBaked,
-    InstanceChanged,
-    JobDiagnosed,
-    JobQueued,
-    JobResult,
-    JobsCompared,
-    JobsDeleted,
-    JobsListed,
-    JobStarted,
-    LogChunk,
-    Member,
-    Note,
-    Orphan,
-    OrphansDeleted,
-    OrphansFound,
-    Outcome,
-    Phase,
-    PriceChanged,
-    Progress,
-    PullProgress,
-    PushedHost,
-    PushProgress,
-    Quoted,
-    ReportWritten,
-    ResultLocation,
-    ResultsAtRisk,
-    ResultsFound,
-    ResultsPulled,
-    SmokeTested,
-    SshConfigChanged,
-    StoredResults,
-    TaskAwaited,
-    TaskPlanned,
-    TaskPrepared,
-    TaskState,
-    TensorboardStarted,
-    Usage,
-    ZoneTried,
-)
+from fleet.events import Event, Exit, Member, Phase, TaskState
 from provision.model import Offer
 from train.lint.finding import Finding, Severity
 
@@ -78,7 +19,7 @@ Thread 0x00007f0a12345700 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
   File "/usr/lib/python3.11/queue.py", line 180 in get
 """
-HANG_INSPECTION = HangInspection(
+HANG_INSPECTION = events.HangInspection(
     "worker-1",
     "worker-1",
     1,
@@ -88,7 +29,7 @@ HANG_INSPECTION = HangInspection(
     ("10.0.0.3:2222 > 10.0.0.2:41234 ESTABLISHED 0 unsent 12 unread",),
     activity="worker-1 is in user code (data.py:31 in fetch)",
 )
-ENDED = AttemptEnded(
+ENDED = events.AttemptEnded(
     "worker-0", 1, START, "worker-1", "worker-1 was killed by SIGKILL", {"worker-1": Exit(signal=9)}, 0.5, 4
 )
 
@@ -96,7 +37,7 @@ FINDING = Finding(
     "MW405", "task.py", 12, 1, Severity.HINT, "nothing is kept", "it begins with the first epoch", "callbacks=[…]"
 )
 
-QUOTED = Quoted(
+QUOTED = events.Quoted(
     fleet="demo",
     provider="gce",
     project="my-project",
@@ -111,7 +52,7 @@ QUOTED = Quoted(
     notes=("The quota leaves room for 2 more.",),
     price_source="the Cloud Billing catalog",
 )
-ORPHAN = Orphan(
+ORPHAN = events.Orphan(
     provider="gce",
     kind="instance",
     name="demo-k3b7x2qa-worker-0",
@@ -125,10 +66,10 @@ ORPHAN = Orphan(
     to_delete=True,
 )
 
-HOSTS_CHECKED = HostsChecked(
+HOSTS_CHECKED = events.HostsChecked(
     "demo",
     (
-        HostFacts(
+        events.HostFacts(
             "worker-0",
             "10.0.0.2",
             "/usr/bin/python3",
@@ -139,14 +80,16 @@ HOSTS_CHECKED = HostsChecked(
             "x86_64",
             ("pandas",),
         ),
-        HostFacts("worker-1", "10.0.0.3", problem="there is no Rscript on this host"),
+        events.HostFacts("worker-1", "10.0.0.3", problem="there is no Rscript on this host"),
     ),
     ("worker-1: there is no Rscript on this host", "task.py:3 imports pandas, which worker-0 lacks"),
     ("the hosts differ",),
 )
 
-PLACE = ResultLocation("worker-0", "worker-0", "model", "/home/ann/.fleet/demo/jobs/j-1/worker-0/model", 2, 1_234_567)
-STORED = StoredResults(
+PLACE = events.ResultLocation(
+    "worker-0", "worker-0", "model", "/home/ann/.fleet/demo/jobs/j-1/worker-0/model", 2, 1_234_567
+)
+STORED = events.StoredResults(
     job="20260102-101112-ab3d",
     script="task.py",
     state="succeeded",
@@ -157,61 +100,66 @@ STORED = StoredResults(
     paths=("worker-0:/home/ann/.fleet/demo/jobs/j-1/worker-0",),
     results=(PLACE,),
 )
-DISK = DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
+DISK = events.DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
 ONE_OF_EACH: list[Event] = [
-    JobsListed("demo", (STORED,), (DISK,), ("worker-1",)),
-    JobsCompared("demo", STORED, STORED),
-    ResultsAtRisk("demo", (STORED,), ("worker-1",)),
-    JobsDeleted("demo", ("j-1",), 1_300_000, {"j-2": "it is running"}),
-    ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),
-    PullProgress("worker-0", 10, 20, 2),
-    ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
-    ReportWritten("j-1", "/home/ann/j-1.html", 48_000, "demo", "/home/ann/j-1.capsule.zip", 2_000),
-    TensorboardStarted("j-1", "http://127.0.0.1:6006/", None, True),
-    SshConfigChanged("/home/ann/.ssh/config", "Include /state/*/ssh_config", True, True, ("demo-worker-0",)),
-    CommandOutput(("worker-0", "worker-1"), "stdout", b"Linux\n"),
-    CommandResult("demo", ("uname", "-s"), (HostResult("worker-0", 0), HostResult("worker-1", None, "is gone"))),
-    FilesPushed(
+    events.JobsListed("demo", (STORED,), (DISK,), ("worker-1",)),
+    events.JobsCompared("demo", STORED, STORED),
+    events.ResultsAtRisk("demo", (STORED,), ("worker-1",)),
+    events.JobsDeleted("demo", ("j-1",), 1_300_000, {"j-2": "it is running"}),
+    events.ResultsFound("demo", "j-1", 2, 1_234_567, (PLACE,), "fleet pull j-1 --fleet demo"),
+    events.PullProgress("worker-0", 10, 20, 2),
+    events.ResultsPulled("demo", "j-1", "/home/ann/results/j-1", 2, 1_234_567, 1, 1_000, True),
+    events.ReportWritten("j-1", "/home/ann/j-1.html", 48_000, "demo", "/home/ann/j-1.capsule.zip", 2_000),
+    events.TensorboardStarted("j-1", "http://127.0.0.1:6006/", None, True),
+    events.SshConfigChanged("/home/ann/.ssh/config", "Include /state/*/ssh_config", True, True, ("demo-worker-0",)),
+    events.CommandOutput(("worker-0", "worker-1"), "stdout", b"Linux\n"),
+    events.CommandResult(
+        "demo", ("uname", "-s"), (events.HostResult("worker-0", 0), events.HostResult("worker-1", None, "is gone"))
+    ),
+    events.FilesPushed(
         "demo",
         2,
         5_200_000,
-        (PushedHost("worker-0", "/home/ann/fleet-files", 1), PushedHost("worker-1", None, None, "is gone")),
+        (
+            events.PushedHost("worker-0", "/home/ann/fleet-files", 1),
+            events.PushedHost("worker-1", None, None, "is gone"),
+        ),
     ),
     QUOTED,
-    ZoneTried("us-central1-a", "no capacity"),
-    ImageBaked("fleet-9a3c62e1b07d4f58", "my-project", 9.4, 0.47, created=True),
-    OrphansFound((ORPHAN,)),
-    OrphansDeleted(1, ()),
+    events.ZoneTried("us-central1-a", "no capacity"),
+    events.ImageBaked("fleet-9a3c62e1b07d4f58", "my-project", 9.4, 0.47, created=True),
+    events.OrphansFound((ORPHAN,)),
+    events.OrphansDeleted(1, ()),
     HOSTS_CHECKED,
-    SmokeTested("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
-    Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
-    JobDiagnosed(
+    events.SmokeTested("worker-0", False, "the script exited with code 1 after 3 s", ("ValueError: no such thing",)),
+    events.Checked("gce", "credentials", False, "there are none", "gcloud auth application-default login"),
+    events.JobDiagnosed(
         "j-1", "worker-0", "script-exception", "worker-0 raised ValueError", ("ValueError",), "task.py:1 in f"
     ),
-    Note("a sentence"),
-    FleetOpened("demo", "gce", ("worker-0", "worker-1"), START, 0.7, START + 7200),
-    InstanceChanged("worker-0", "ready", done=True),
-    HostConnected("worker-0", "10.0.0.2"),
-    BootstrapProgress("worker-0", "downloading packages", "numpy.whl", 10, 20),
-    PushProgress("worker-0", 10, 10, 2),
-    TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
-    TaskPlanned("worker-0", "worker-0", "10.0.0.2", "{}", "python task.py", {"A": "1"}),
-    JobStarted("j-1", "task.py", 1, (Member("worker-0", "worker-0", "10.0.0.2", "10.0.0.2:2222"),), START),
-    JobQueued("j-2", "task.py", "j-1", (Member("worker-0", "worker-0", "10.0.0.2", "10.0.0.2:2223"),), START),
-    LogChunk("worker-0", "worker-0", 1, 0, b"text\n"),
-    ConnectionLost("worker-0", "timed out", 2.0),
-    ConnectionRestored("worker-0"),
-    PriceChanged("demo", 1.4, 0.14),
-    FleetResized("demo", 2, (), ("worker-2",), 0.14, 1.4),
-    FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
-    FleetStopped("demo", ("worker-0",), 0.02, 0.14),
+    events.Note("a sentence"),
+    events.FleetOpened("demo", "gce", ("worker-0", "worker-1"), START, 0.7, START + 7200),
+    events.InstanceChanged("worker-0", "ready", done=True),
+    events.HostConnected("worker-0", "10.0.0.2"),
+    events.BootstrapProgress("worker-0", "downloading packages", "numpy.whl", 10, 20),
+    events.PushProgress("worker-0", 10, 10, 2),
+    events.TaskPrepared("worker-0", "10.0.0.2:2222", {"tensorflow": "2.21.0"}, ("T4", "T4")),
+    events.TaskPlanned("worker-0", "worker-0", "10.0.0.2", "{}", "python task.py", {"A": "1"}),
+    events.JobStarted("j-1", "task.py", 1, (Member("worker-0", "worker-0", "10.0.0.2", "10.0.0.2:2222"),), START),
+    events.JobQueued("j-2", "task.py", "j-1", (Member("worker-0", "worker-0", "10.0.0.2", "10.0.0.2:2223"),), START),
+    events.LogChunk("worker-0", "worker-0", 1, 0, b"text\n"),
+    events.ConnectionLost("worker-0", "timed out", 2.0),
+    events.ConnectionRestored("worker-0"),
+    events.PriceChanged("demo", 1.4, 0.14),
+    events.FleetResized("demo", 2, (), ("worker-2",), 0.14, 1.4),
+    events.FleetDown("demo", ("worker-0",), 0, 0.14, 732.0),
+    events.FleetStopped("demo", ("worker-0",), 0.02, 0.14),
     TaskState("worker-0", "worker-0", 1, Phase.RUNNING, START, 12),
     ENDED,
     HANG_INSPECTION,
-    Progress("worker-0", "worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
-    TaskAwaited("worker-1", 1, "input", 0.21, 0.23),
-    Usage("worker-0", "worker-0", START, 120.0, 2**30, (GpuUse(0, 50.0, 1000),)),
-    JobResult("j-1", 1, Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
+    events.Progress("worker-0", "worker-0", 1, START, 1, 2, 3, 4, {"loss": 0.5}, 6.0),
+    events.TaskAwaited("worker-1", 1, "input", 0.21, 0.23),
+    events.Usage("worker-0", "worker-0", START, 120.0, 2**30, (events.GpuUse(0, 50.0, 1000),)),
+    events.JobResult("j-1", 1, events.Outcome.FAILED, START, "worker-0", "", {"worker-0": Exit(code=3)}),
     FINDING,
 ]
 
@@ -220,17 +168,17 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"worker-{index}" for index in range(count))
 
 
-def opened(count: int, *, price: float = 0.0) -> FleetOpened:
+def opened(count: int, *, price: float = 0.0) -> events.FleetOpened:
     delete_at = START + 3600 if price else 0.0
-    return FleetOpened("demo", "gce", names(count), START - 3600, price, delete_at, cost_usd=price)
+    return events.FleetOpened("demo", "gce", names(count), START - 3600, price, delete_at, cost_usd=price)
 
 
-def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> JobStarted:
+def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1) -> events.JobStarted:
     members = tuple(
         Member(name, name if number < count - spares else "", f"10.0.0.{number + 2}", f"10.0.0.{number + 2}:2222")
         for number, name in enumerate(names(count))
     )
-    return JobStarted(
+    return events.JobStarted(
         "20260102-101112-ab3d",
         "custom_training_loop.py",
         attempt,
@@ -241,23 +189,23 @@ def started(count: int, attempt: int = 1, *, spares: int = 0, attempts: int = 1)
 
 
 def running(count: int, *, rate: float = 12.3) -> list[Event]:
-    events: list[Event] = []
+    made: list[Event] = []
     for name in names(count):
-        events += [
+        made += [
             TaskState(name, name, 1, Phase.RUNNING, START, 12),
-            Progress(name, name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
-            Usage(name, name, START, 180.0, 1_234_567_890),
+            events.Progress(name, name, 1, START, 2, 5, 840, 1200, {"accuracy": 0.891, "loss": 0.3412}, rate),
+            events.Usage(name, name, START, 180.0, 1_234_567_890),
         ]
-    return events
+    return made
 
 
 def exited(name: str, *, code: int | None = None, signal: int | None = None, attempt: int = 1) -> TaskState:
     return TaskState(name, name, attempt, Phase.EXITED, START, 12, Exit(code, signal))
 
 
-def after(*events: Event, now: float = START) -> View:
+def after(*shown: Event, now: float = START) -> View:
     """Return the view after these events."""
     view = View()
-    for event in events:
+    for event in shown:
         view.take(event, now)
     return view

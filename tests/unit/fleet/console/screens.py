@@ -145,7 +145,6 @@ FRAMES: dict[str, Sequence[Event]] = {
         *FORTY, exited("worker-35", code=3), replace(GONE, host="worker-39"), at("worker-37", 840, steps_per_s=1.0),
     ],
     "folded states": [*FORTY, *(exited(name, code=0) for name in names(40)[30:])],
-    "an earlier epoch is behind": [*FORTY[:5], *running(4), replace(at("worker-2", 10), epoch=1)],
     "a failure": [
         *TRAINING, exited("worker-1", code=1), exited("worker-0", signal=15),
         JobResult("j-1", 1, Outcome.FAILED, START, "worker-1", LONG_REASON, {"worker-1": Exit(code=1)}),

@@ -80,8 +80,6 @@ def row(
         ([row(10.0), row(10.0), row(6.9), row(10.0)], ["worker-2"]),
         ([row(10.0), row(-1.0)], []),
         ([row(10.0), row(0.1, step=5)], []),  # warming up
-        ([row(10.0, 500, 1000), row(10.0, 450, 1000)], []),  # within what reports may cross
-        ([row(10.0, 500, 1000), row(10.0, 390, 1000), row(10.0, 500, 1000)], ["worker-1"]),
         ([row(10.0), row(1.0, phase=Phase.EXITED)], []),
         ([row(10.0), row(1.0, lost="timed out")], []),
     ],

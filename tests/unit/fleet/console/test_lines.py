@@ -20,7 +20,7 @@ from fleet.console.lines import LinesSink
 from fleet.console.live import LiveSink
 from fleet.console.prefix import WINDOW_S, Repeats
 from fleet.console.reports import format_report
-from fleet.events import CommandOutput, Event, LogChunk, Progress, ResultsAtRisk, ResultsFound
+from fleet.events import CommandOutput, Event, LogChunk, ResultsAtRisk, ResultsFound
 from tests.unit.fleet.console.samples import HANG_INSPECTION, ONE_OF_EACH, names, started
 
 STARTUP = b"I0000 00:00:1700000000.000000 123 cuda.cc:1] text\n"
@@ -184,13 +184,6 @@ def test_output_of_commands_has_the_names_of_its_hosts() -> None:
     assert reader.err.getvalue() == "worker-2 | no\n"
 
 
-def test_an_activity_of_all_tasks_is_one_line() -> None:
-    reader = Reader(tasks=2)
-    for name in names(2):
-        reader.sink.emit(Progress(name, name, 1, activity="importing tensorflow"))
-    assert reader.err.getvalue().splitlines()[1:] == ["worker-[0-1]: importing tensorflow"]
-
-
 def test_a_redrawn_line_of_any_length_is_written_once_in_its_final_state() -> None:
     for prefix in (True, False):
         reader = Reader(prefix=prefix)
@@ -223,13 +216,6 @@ def test_a_line_of_all_tasks_but_one_is_written_once() -> None:
     for name in names(32):
         reader.log(b"mine\n" if name == "worker-3" else b"Epoch 1/2\n", name, at=10.0)
     assert reader.whole == b"31 of 32 | Epoch 1/2\nworker-3 | mine\n"
-
-
-def test_equal_lines_of_different_times_are_written_twice() -> None:
-    reader = Reader(tasks=2)
-    reader.log(b"ready\n", at=10.0)
-    reader.log(b"ready\n", "worker-1", at=20.0)
-    assert reader.whole == b"worker-0 | ready\nworker-1 | ready\n"
 
 
 def test_a_line_that_waits_for_other_tasks_is_written_without_a_further_event() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fleet.console.live import LiveSink
 from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, ZoneTried
 from tests.screen import Screen
-from tests.unit.fleet.console.samples import QUOTED, START, exited, names, opened, running, started
+from tests.unit.fleet.console.samples import QUOTED, START, names, opened, running, started
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -44,16 +44,6 @@ def test_the_log_is_above_the_table() -> None:
     assert lines[1:4] == ["worker-0 | one", "worker-0 | two", "worker-1 | three"]
     assert lines[4].startswith("── demo ──")
     assert lines[-2:] == ["job j-1 succeeded", ""]
-
-
-def test_the_cursor_comes_back() -> None:
-    screen = LiveScreen()
-    screen.sink.emit(opened(1))
-    screen.until(HIDE)
-    screen.sink.close()
-    screen.sink.close()
-    assert screen.text.rindex(SHOW) > screen.text.rindex(HIDE)
-    assert not any(thread.name == "console" for thread in threading.enumerate())
 
 
 def test_nothing_is_drawn_without_events_and_no_table_without_rows() -> None:
@@ -106,13 +96,6 @@ def test_chatter_is_counted_not_shown() -> None:
     assert screen.plain.count("1 TensorFlow startup line hidden") == 1
 
 
-def test_prefixes_line_up_and_colours_are_those_of_the_rows() -> None:
-    screen = LiveScreen()
-    play(screen, opened(11), started(11), log(b"a\n", "worker-1"), log(b"b\n", "worker-10"))
-    assert "\x1b[35mworker-1  |\x1b[0m a\n" in screen.text
-    assert "worker-10 |" in screen.text
-
-
 def test_without_colours_none_at_all() -> None:
     screen = LiveScreen(NO_COLOR="1")
     play(screen, opened(1), started(1), *running(1), log(b"\x1b[31mred\x1b[0m\n"))
@@ -146,13 +129,6 @@ def test_lines_that_all_tasks_print_are_shown_once() -> None:
     assert screen.plain[-1] == ""
 
 
-def test_a_command_after_the_end_of_a_job_starts_with_an_empty_screen() -> None:
-    screen = LiveScreen()
-    play(screen, opened(2), started(2), *running(2), JobResult("j-1", 1, Outcome.SUCCEEDED, START))
-    play(screen, Note("$ fleet pull"))
-    assert screen.plain[-2:] == ["$ fleet pull", ""]
-
-
 def test_the_last_output_is_under_the_table() -> None:
     screen = LiveScreen()
     play(screen, opened(2), FleetDown("demo", names(2), 0, 0.0, 60.0))
@@ -166,12 +142,6 @@ def test_the_last_table_has_no_result_that_an_error_reports(outcome: Outcome, co
     screen.sink.close()
     results = [line for line in screen.plain if line.startswith(("job j-1 failed", "job j-1 succeeded"))]
     assert len(results) == count
-
-
-def test_messages_are_wrapped_between_words() -> None:
-    screen = LiveScreen(40)
-    play(screen, Note("legacy Keras on all workers (TF_USE_LEGACY_KERAS=1)\nsecond line"))
-    assert screen.plain == ["legacy Keras on all workers", "(TF_USE_LEGACY_KERAS=1)", "second line", ""]
 
 
 def gone(screen: LiveScreen, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -200,13 +170,6 @@ def test_a_terminal_that_disappears_is_reported_once(monkeypatch: pytest.MonkeyP
     until_raised(lambda: screen.sink.emit(log(b"x\n")), OSError)
     screen.sink.emit(log(b"more\n"))
     screen.sink.close()
-
-
-def test_a_bug_in_drawing_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = LiveScreen()
-    screen.sink.emit(opened(1))
-    gone(screen, monkeypatch, ZeroDivisionError())
-    until_raised(lambda: screen.sink.emit(exited("worker-0", code=0)), ZeroDivisionError)
 
 
 def test_a_terminal_that_is_stopped_does_not_hold_up_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

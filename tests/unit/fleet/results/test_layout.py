@@ -115,14 +115,6 @@ def test_a_task_that_takes_the_name_of_another_one_does_not_replace_its_files() 
     ]
 
 
-def test_the_files_of_a_task_are_named_with_those_that_it_shares() -> None:
-    layout = lay(listed("worker-0", entry("m")), listed("worker-1", entry("m"), entry("n", "b")))
-    assert layout.contents == {
-        0: {"model/m": "a" * 64},
-        1: {"model/m": "a" * 64, "others/worker-1/model/n": "b" * 64},
-    }
-
-
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", ".", "a//b", "a/.", "a\0b", "x" * 300])
 def test_a_name_that_leads_out_is_left_out_and_noted(path: str) -> None:
     layout = lay(listed("worker-0", entry(path), entry("good", "b")))

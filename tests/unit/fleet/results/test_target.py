@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -12,7 +11,7 @@ import pytest
 
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item
-from fleet.results.target import LocalWriteError, Target, check_new, complete_tasks
+from fleet.results.target import Target, check_new, complete_tasks
 from tests.next_steps import next_lines
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
@@ -162,31 +161,6 @@ def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
     assert complete_tasks(str(tmp_path / "missing")) == complete_tasks("") == {}
 
 
-def test_holes_of_a_file_take_no_space(tmp_path: Path) -> None:
-    data = b"start" + bytes((4 << 20) - 5) + bytes(4 << 20)
-    with Target(tmp_path / "r", "j") as target:
-        file = item("model/a", data)
-        part = target.partial_file(file)
-        for at in range(0, len(data), 1 << 20):
-            part.write(data[at : at + (1 << 20)])
-        assert part.close()
-        target.store(part, [file])
-    assert (tmp_path / "r/model/a").read_bytes() == data
-    assert (tmp_path / "r/model/a").stat().st_blocks * 512 < 2 << 20
-
-
-def test_a_disk_without_space_for_names_is_reported_as_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with Target(tmp_path / "r", "j") as target:
-        monkeypatch.setattr("fleet.results.target.os.open", refuse)
-        with pytest.raises(LocalWriteError, match="the results cannot be written: No space left on device"):
-            target.partial_file(item("model/a", b"1"))
-        with pytest.raises(LocalWriteError):
-            target.link(link("model/b", "a"))
-
-
 def test_two_pulls_into_one_directory_do_not_mix(tmp_path: Path) -> None:
     with Target(tmp_path / "r", "j"), pytest.raises(NotReadyError, match="another fleet pull"):
         Target(tmp_path / "r", "j")
@@ -215,15 +189,3 @@ def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Pa
         with pytest.raises(UsageError, match=reason) as caught:
             check_new(path, "--pull")
         assert caught.value.hint == "choose another directory with --pull"
-
-
-def test_a_full_disk_is_reported_when_the_directory_is_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(_descriptor: int, _data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("fleet.results.target.os.write", write)
-    with pytest.raises(UsageError, match="cannot be written") as caught:
-        Target(tmp_path / "r", "j")
-    assert caught.value.cause == "No space left on device"
