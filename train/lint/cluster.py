@@ -20,8 +20,7 @@ from train.lint.names import (
     kind_of,
     shown,
 )
-from train.lint.rule import ERROR, HINT, WARNING, Violation, rule, severity, violation
-from train.lint.script import Script
+from train.lint.script import ERROR, HINT, WARNING, Script, Violation, rule, severity, violation
 from train.lint.values import Call, Items, Location, Mark, Value, inner, text
 from train.script.keras import BACKEND
 from train.script.launchers import assignments, is_foreign

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from train.lint.names import DATASET, DATASET_CREATOR, DISTRIBUTED, MODEL, STRATEGY, TFDS, keras_name, kind_of
-from train.lint.rule import ERROR, WARNING, Violation, rule, severity, violation
-from train.lint.script import Chain, Script, argument, chain_of, is_multi, iterated
+from train.lint.script import (
+    ERROR,
+    WARNING,
+    Chain,
+    Script,
+    Violation,
+    argument,
+    chain_of,
+    is_multi,
+    iterated,
+    rule,
+    severity,
+    violation,
+)
 from train.lint.values import Call, Const, Items, Mark, Value, inner, is_none
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}

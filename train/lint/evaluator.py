@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from train.lint import conditions
 from train.lint.names import (
     DATASET_CREATOR,
     MODEL,
@@ -36,9 +35,15 @@ from train.lint.values import (
     Mark,
     Scope,
     Value,
+    any_of,
+    both,
+    compared,
+    condition_of,
     is_none,
+    negated,
     sequence,
     text,
+    truth,
     union,
     unknown,
 )
@@ -136,8 +141,8 @@ class Evaluator(ABC):
 
     def arms(self, node: ast.AST, test: Value) -> tuple[Guard, Guard]:
         """Return the two arms of a condition."""
-        first = self.guard("if", node, test.marks, conditions.condition_of(test))
-        return first, first._replace(arm=1, meaning=conditions.condition_of(conditions.negated(test)))
+        first = self.guard("if", node, test.marks, condition_of(test))
+        return first, first._replace(arm=1, meaning=condition_of(negated(test)))
 
     @contextmanager
     def under(self, *guards: Guard) -> Iterator[None]:
@@ -252,7 +257,7 @@ class Evaluator(ABC):
     def _unaryop(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
-            return conditions.negated(value)
+            return negated(value)
         if isinstance(node.op, ast.USub) and isinstance(value, Const) and isinstance(value.value, int):
             return Const(value=-value.value)
         return Value(marks=value.marks)
@@ -262,20 +267,20 @@ class Evaluator(ABC):
         result = [self.evaluate(node.values[0])]
         guards: list[Guard] = []
         for operand in node.values[1:]:
-            holds = conditions.truth(result[-1])
+            holds = truth(result[-1])
             if holds is is_or:
                 break
             guards += [self.arms(node, result[-1])[is_or]] if holds is None else []
             result.append(self._evaluate_under(guards, operand))
-        if all(conditions.truth(value) is not None for value in result):
+        if all(truth(value) is not None for value in result):
             return result[-1]
         if not is_or:
-            return conditions.both(result)
+            return both(result)
         # A condition on the task; otherwise one of the values.
         of_task = any(value.marks & Mark.ROLE and value.meaning not in ("index", "task") for value in result)
         if of_task or result[0].meaning in ("has_tf_config", "no_tf_config"):
-            return conditions.any_of(result)
-        return join([value for value in result if conditions.truth(value) is not False])
+            return any_of(result)
+        return join([value for value in result if truth(value) is not False])
 
     def _compare(self, node: ast.Compare) -> Value:
         values = [self.evaluate(item) for item in (node.left, *node.comparators)]
@@ -289,14 +294,14 @@ class Evaluator(ABC):
         if isinstance(op, ast.In | ast.NotIn) and container.meaning in ("cluster", "tf_config"):
             return Value()
         meanings = {value.meaning for value in values}
-        result = conditions.compared(values[0], op, container)
+        result = compared(values[0], op, container)
         if "index" in meanings or ("type" in meanings and result.meaning in ("chief", "not_chief")):
             self.record("test", node, Value(meaning="index" if "index" in meanings else "type"))
         return result
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.evaluate(node.test)
-        holds = conditions.truth(test)
+        holds = truth(test)
         if holds is not None:
             return self.evaluate(node.body if holds else node.orelse)
         first, second = self.arms(node, test)
@@ -409,21 +414,16 @@ class Evaluator(ABC):
             return self._instance(func, node, given)
         if func.of is not None and not func.name.endswith("[]"):
             return self._method(func, func.of, node, given)
-        if func.name != "?":
-            is_object = func.call is not None or func.of is not None
-            return self._outside(
-                f"{func.name}.__call__" if is_object else func.name, func if is_object else None, node, given
-            )
-        return unknown(union(args) & DIFFERS)
+        if func.name == "?":
+            return unknown(union(args) & DIFFERS)
+        if func.call is not None or func.of is not None:
+            return self._outside(f"{func.name}.__call__", func, node, given)
+        return self._outside(func.name, None, node, given)
 
     def _instance(self, cls: Scope, node: ast.AST, given: Call) -> Value:
         base = canonical(cls.outside)
-        has_base = base not in ("", "?", "builtins.object")
-        made = Value(
-            class_made_by(base) if has_base else "?",
-            call=self.record(base, node, given=given) if has_base else None,
-            cls=cls,
-        )
+        call = None if base in ("", "?", "builtins.object") else self.record(base, node, given=given)
+        made = Value(class_made_by(base) if call is not None else "?", call=call, cls=cls)
         begin = cls.find("__init__")
         if isinstance(begin, Function):
             self.enter(replace(begin, owner=made), given)
@@ -472,10 +472,8 @@ class Evaluator(ABC):
         if name in _EXITS:
             self.record("leave", node, left=call.loops)
             raise ProgramEnd
-        entered = (*call.everything(), receiver)
-        if call.method == "experimental_set_strategy" or any(
-            item is not None and item.name.endswith(".scope()") for item in entered
-        ):
+        given_scope = any(item.name.endswith(".scope()") for item in (*call.everything(), receiver or Value()))
+        if given_scope or call.method == "experimental_set_strategy":
             self.scopes.append(None)  # it may be entered
         self._run_functions(call, node)
         marks = _result_marks(call)

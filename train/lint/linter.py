@@ -20,8 +20,7 @@ from train.errors import ScriptError
 from train.lint import cluster, data, program, training
 from train.lint.cluster import foreign_tf_config
 from train.lint.finding import Finding, Severity
-from train.lint.rule import RULES
-from train.lint.script import Script
+from train.lint.script import RULES, Script
 from train.lint.tracer import trace
 from train.lint.values import Location
 from train.script.dotted import uses

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from train.errors import KerasError
 from train.lint.names import MODEL, shown
-from train.lint.rule import ERROR, WARNING, Violation, rule, violation
-from train.lint.script import Script
+from train.lint.script import ERROR, WARNING, Script, Violation, rule, violation
 from train.lint.values import Call, Const, Location, text
 from train.script.keras import FIRST_WITH_KERAS_3, VARIABLE, Requirement, choose
 

@@ -1,13 +1,16 @@
-"""The input of the rules: a script with its events, the job's hosts, and queries that several rules share."""
+"""A script to check, with the queries that several rules share, and the declaration of rules."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
+from train.lint.finding import Finding, Severity
 from train.lint.names import (
     DATASET,
     DISTRIBUTED,
@@ -23,6 +26,11 @@ from train.lint.names import (
 from train.lint.tracer import Trace
 from train.lint.values import Call, Const, Items, Location, Mark, Value, is_none, text, unknown
 from train.script.keras import FIRST_WITH_KERAS_3, Need
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "fit": (
@@ -257,3 +265,59 @@ def iterated(value: Value | None) -> Value | None:
     while value is not None and value.call is None and value.name.endswith("[]"):
         value, is_element = value.of, True
     return value if is_element else None
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------
+
+ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
+
+
+class Violation(NamedTuple):
+    """A violation of a rule.
+
+    Attributes:
+        at: The call or location; in a call under an unknown condition an error becomes a warning.
+        variant: The part of the rule's texts; empty: the rule has one.
+        level: Replaces the severity of the rule; None: the rule's.
+        fields: Values in the texts; `method` is that of the call.
+    """
+
+    at: Call | Location
+    variant: str
+    level: Severity | None
+    fields: Mapping[str, object]
+
+
+def violation(at: Call | Location, variant: str = "", level: Severity | None = None, **fields: object) -> Violation:
+    """Return a violation."""
+    return Violation(at, variant, level, fields)
+
+
+Check = Callable[[Script], Iterator[Violation]]
+
+RULES: dict[str, Callable[[Script], Iterator[Finding]]] = {}
+"""The rules by their stable names; the modules with rules fill it."""
+_KEYS = ("message", "reason", "fix")
+_TEXTS = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+
+
+def rule(name: str) -> Callable[[Check], Check]:
+    """Return a decorator that registers a function as the rule with this name in rules.toml and docs/lint.md."""
+
+    def register(check: Check) -> Check:
+        def find(script: Script) -> Iterator[Finding]:
+            for at, variant, level, fields in check(script):
+                where, method = (at, "") if isinstance(at, Location) else (at.location, at.method)
+                texts = {**_TEXTS[name], **_TEXTS[name].get(variant, {})}
+                shown = [texts.get(key, "").format(**{"method": method, **fields}) for key in _KEYS]
+                yield Finding(name, *where, severity(at, level or Severity(texts["severity"])), *shown)
+
+        RULES[name] = find
+        return check
+
+    return register
+
+
+def severity(at: Call | Location, level: Severity) -> Severity:
+    """Return the severity of a violation: an error in a call under an unknown condition is a warning."""
+    return WARNING if level is ERROR and isinstance(at, Call) and not at.sure else level

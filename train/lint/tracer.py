@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from train.lint import conditions
 from train.lint.evaluator import ENVIRON, Evaluator, GaveUpError, ProgramEnd, element, join
 from train.lint.names import STRATEGY, canonical, kind_of
 from train.lint.values import (
@@ -25,7 +24,9 @@ from train.lint.values import (
     Mark,
     Scope,
     Value,
+    condition_of,
     sequence,
+    truth,
     union,
     unknown,
 )
@@ -219,7 +220,7 @@ class _Tracer(Evaluator):
 
     def _if(self, node: ast.If) -> _End:
         test = self.evaluate(node.test)
-        holds = conditions.truth(test)
+        holds = truth(test)
         if holds is not None:
             is_main = any(isinstance(item, ast.Name) and item.id == "__name__" for item in ast.walk(node.test))
             with self.under(*([self.guard("main", node)] if is_main else [])):
@@ -286,11 +287,11 @@ class _Tracer(Evaluator):
     def _while(self, node: ast.While) -> _End:
         self._forget_counters(node)
         test = self.evaluate(node.test)
-        if conditions.truth(test) is False:
+        if truth(test) is False:
             return self.run(node.orelse)
-        guard = self.guard("loop", node, test.marks, conditions.condition_of(test))
+        guard = self.guard("loop", node, test.marks, condition_of(test))
         end = self._loop(guard, node, lambda: None)
-        return _left(_End.EXIT) if end is _End.EXIT and conditions.truth(test) else _End.NEXT
+        return _left(_End.EXIT) if end is _End.EXIT and truth(test) else _End.NEXT
 
     def _loop(self, guard: Guard, node: ast.For | ast.AsyncFor | ast.While, begin: Callable[[], None]) -> _End:
         before = dict(self.frame.names)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from train.lint.names import LOSS, METRIC, MODEL, OPTIMIZER, STRATEGY, keras_name, kind_of
-from train.lint.rule import ERROR, WARNING, Violation, rule, severity, violation
-from train.lint.script import Script, argument, is_multi
+from train.lint.script import ERROR, WARNING, Script, Violation, argument, is_multi, rule, severity, violation
 from train.lint.values import DIFFERS, Call, Const, Guard, Items, Mark, Value, inner, text
 
 _COLLECTIVE = {

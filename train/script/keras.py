@@ -22,7 +22,7 @@ from train.agent.injected import adaptations
 from train.agent.protocol.records import Prepared
 from train.agent.protocol.wording import join_names
 from train.errors import KerasError, ScriptError
-from train.script import NEWEST_TF_KERAS
+from train.script import NEWEST_TF_KERAS, read_rows
 from train.script.dotted import Use, uses
 from train.script.source import parse
 
@@ -45,37 +45,8 @@ _OTHER_FITS = ("sklearn", "scipy", "statsmodels", "xgboost", "lightgbm", "catboo
 # Parts of the package `keras` that work with models of tf-keras too.
 _NEUTRAL = ("keras.datasets", "keras.utils", "keras.__version__")
 
-# Names after `tf.keras.` that tf-keras 2.21 has and Keras 3.15 lacks, or has only to raise an error.
-OLD_NAMES = (
-    "applications.regnet", "applications.resnet_rs",
-    "backend.experimental", "backend.function", "backend.in_test_phase", "backend.in_train_phase",
-    "backend.learning_phase", "backend.learning_phase_scope", "backend.local_conv1d", "backend.local_conv2d",
-    "backend.manual_variable_initialization", "backend.normalize_batch_in_training", "backend.placeholder",
-    "backend.print_tensor", "backend.random_binomial", "backend.reset_uids", "backend.set_learning_phase",
-    "callbacks.BaseLogger", "callbacks.SidecarEvaluatorModelExport", "callbacks.experimental",
-    "constraints.RadialConstraint", "constraints.radial_constraint",
-    "dtensor", "estimator", "experimental",
-    "layers.AbstractRNNCell", "layers.DenseFeatures", "layers.LocallyConnected1D", "layers.LocallyConnected2D",
-    "layers.experimental",
-    "metrics.MeanRelativeError", "metrics.MeanTensor", "metrics.experimental",
-    "models.experimental", "models.model_from_config",
-    "optimizers.experimental", "optimizers.legacy",
-    "utils.GeneratorEnqueuer", "utils.OrderedEnqueuer", "utils.SequenceEnqueuer", "utils.SidecarEvaluator",
-    "utils.experimental", "utils.warmstart_embedding_matrix",
-)  # fmt: skip
-# Names after `keras.` that scripts use, Keras 3.15 has, and tf-keras 2.21 lacks.
-NEW_NAMES = (
-    "DTypePolicy", "FloatDTypePolicy", "Function", "KerasTensor", "Operation", "Quantizer", "RematScope",
-    "StatelessScope", "SymbolicScope", "Variable", "config", "device", "distillation", "distribution",
-    "dtype_policies", "name_scope", "ops", "quantizers", "random", "remat", "tree", "version", "visualization",
-    "wrappers",
-    "callbacks.OrbaxCheckpoint", "callbacks.SwapEMAWeights", "datasets.california_housing",
-    "layers.FlaxLayer", "layers.GroupQueryAttention", "layers.JaxLayer", "layers.MelSpectrogram", "layers.Pipeline",
-    "layers.RMSNormalization", "layers.RandAugment", "layers.STFTSpectrogram", "layers.TFSMLayer",
-    "layers.TorchModuleWrapper", "losses.CTC", "losses.Circle", "losses.Dice", "losses.Tversky", "optimizers.Lamb",
-    "optimizers.LossScaleOptimizer", "optimizers.Muon", "saving.KerasFileEditor", "utils.Config", "utils.PyDataset",
-    "utils.bounding_boxes",
-)  # fmt: skip
+OLD_NAMES = tuple(name for kind, name in read_rows("keras_names.txt") if kind == "old")
+NEW_NAMES = tuple(name for kind, name in read_rows("keras_names.txt") if kind == "new")
 # Packages that are written for Keras 3.
 _NEW_PACKAGES = ("keras_hub", "keras_nlp", "keras_cv", "keras_rs", "jax", "torch")
 OLD_METHODS = ("fit_generator", "evaluate_generator", "predict_generator", "reset_states")
@@ -257,7 +228,7 @@ def _settings(trees: Mapping[str, ast.Module], variable: str) -> Iterator[_Setti
     """Yield the statements that set a variable: by assignment, setdefault, update, or putenv."""
     pattern = re.compile(
         rf"(?:\['{variable}'\] = |(setdefault|putenv)\('{variable}', |(?:update\(|\|= ).*\b{variable}(?:=|': ))"
-        r"(?:'([^']*)'|(\d+))?"
+        r"(?:(?:'([^']*)'|(\d+))(?=[)},]|$))?"
     )
     for file, tree in trees.items():
         for node in ast.walk(tree):

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from train.errors import ScriptError
+from train.script import read_rows
 
 REQUIREMENTS = "requirements.txt"
 PROJECT = "pyproject.toml"
@@ -47,8 +47,7 @@ _LOCATION_OPTIONS = ("-f", "--find-links", "-i", "--index-url", "--extra-index-u
 @lru_cache(maxsize=1)
 def _modules_by_package() -> dict[str, tuple[str, ...]]:
     """Return the modules of well-known packages; any other module may be the author's."""
-    text = resources.files(__package__).joinpath("packages.txt").read_text(encoding="utf-8")
-    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    rows = read_rows("packages.txt")
     return {name.replace("_", "-"): tuple(modules) or (name,) for name, *modules in rows}
 
 

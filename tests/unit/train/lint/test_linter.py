@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.train.lint.cases import Case, check, read_cases, script
 from train.lint.finding import Severity
 from train.lint.linter import UNREADABLE, lint
-from train.lint.rule import RULES
+from train.lint.script import RULES
 from train.script.source import imports
 
 ROOT = Path(__file__).parents[4]
