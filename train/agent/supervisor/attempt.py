@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.files.journal import Journal
@@ -19,7 +19,7 @@ from train.agent.gang.readiness import ReadinessFacts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import Stat, identify, read_descendants, read_stat
+from train.agent.host.processes import Stat, identify, is_marked, read_descendants, read_stat
 from train.agent.host.spawn import Hook, Proof, hook_for, spawn
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
@@ -34,7 +34,7 @@ from train.agent.supervisor.environment import (
     checkpoint_directory,
     task_environment,
 )
-from train.agent.supervisor.listening import TIMER, PortWatch
+from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import ProgressParser
 from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
@@ -101,6 +101,7 @@ class Attempt:
         after: Port of the attempt before.
         control: Notifies followers.
         report_event: Called with each event.
+        helpers: Child processes of this process that are not part of the task.
 
     Raises:
         OSError: the disk is full.
@@ -117,6 +118,7 @@ class Attempt:
         after: int,
         control: ControlServer,
         report_event: Callable[[reconciler.SlotEvent], None],
+        helpers: Set[int],
     ) -> None:
         self.number = number
         self._loop = loop
@@ -138,10 +140,11 @@ class Attempt:
             raise
         self._probes: Optional[PortProbes] = None
         self._read_progress(peer_count)
+        self._helpers = helpers
         self.task = TaskProcess(
             loop,
+            is_helper=self._is_helper,
             directory=start.paths.directory,
-            warm=start.host.warm if start.commit.warm else "",
             on_output=self._output,
             on_exit=self._exited,
             on_closed=self._closed,
@@ -165,6 +168,10 @@ class Attempt:
         self._output_at = self._active_at = self._worked_at = time.monotonic()
         self._announced_at = 0.0  # when followers were notified of output
         self._parsed_at = self._published_at = 0.0
+
+    def _is_helper(self, pid: int) -> bool:
+        """Return True for a child process of this process that is not part of the task."""
+        return pid in self._helpers or (self._commit.warm and is_marked(pid, self._start.host.warm))
 
     @property
     def _name(self) -> str:
@@ -212,7 +219,7 @@ class Attempt:
         latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
         write_atomic(paths.processes, json.dumps(latest_records).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
-            self._port_watch = PortWatch(self._loop, self.port)
+            self._port_watch = PortWatch(self.port)
         self._record_phase(Phase.WAITING)
 
     def _make_scratch(self) -> str:
@@ -327,7 +334,7 @@ class Attempt:
     def reap(self) -> None:
         """Release all resources."""
         self._close_probes()
-        for name in (TIMER, "usage", "wake", "progress", "parse"):
+        for name in ("usage", "wake", "progress", "parse"):
             self._loop.cancel(name)
         if self._gpu_pid:
             os.kill(self._gpu_pid, signal.SIGKILL)
@@ -444,7 +451,7 @@ class Attempt:
         return clause._replace(text=f"{self._name} was {clause.text}") if clause else clause
 
     def _closed(self) -> None:
-        for name in (TIMER, "usage", "parse"):
+        for name in ("usage", "parse"):
             self._loop.cancel(name)
         for progress in self._unparsed.finish():
             self._keep(progress)
@@ -503,12 +510,12 @@ class Attempt:
             itself = read_stat(self.task.pid)
             return {**read_descendants(self.task.pid), **({self.task.pid: itself} if itself is not None else {})}
         stats = read_descendants(os.getpid())
-        return {pid: stat for pid, stat in stats.items() if self.task.owns(pid)}
+        return {pid: stat for pid, stat in stats.items() if not self._is_helper(pid)}
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)
         self._gpu_pid = meter.pid
-        self.task.excluded.add(meter.pid)
+        self._helpers.add(meter.pid)
 
         def read(_: int) -> None:
             data = os.read(meter.output, 1 << 14)

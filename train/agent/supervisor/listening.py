@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import Collection, Dict, Optional
 
 from train.agent.files.disk import read_text
-from train.agent.host.loop import Loop
 from train.agent.supervisor.inspection import sockets_of
 
-PERIOD_S = 1.0
-_SLACK_S = 1.5  # to wait for another reason to wake up: the next heartbeat
-LEAST_CHECKS = 20  # with TensorFlow loaded, before it is certain that the task does not listen
-_OFTEN_S = 60.0  # for which the port is checked this often; later only together with the libraries
-TIMER = "port"
+LEAST_CHECKS = 4  # with TensorFlow loaded, before it is certain that the task does not listen
 _STARTED = re.compile(rb"Started server with target: grpc\S{0,200}:(\d{1,5})")  # TensorFlow's log
 _TABLES = ("tcp", "tcp6")
 _LISTEN = "0A"
@@ -51,15 +45,12 @@ class PortWatch:
     """Watch the port of a task until the task listens on it.
 
     Args:
-        loop: Event loop that serves it.
         port: Of the task in TF_CONFIG.
     """
 
-    def __init__(self, loop: Loop, port: int) -> None:
-        self._loop = loop
+    def __init__(self, port: int) -> None:
         self._port = port
         self._net = ""
-        self._pids: Collection[int] = ()
         self._opened = False
         self._tensorflow = False
         self._another = False
@@ -89,39 +80,25 @@ class PortWatch:
             pid: The task's process, which is in the same network namespace as the rest of the task.
         """
         self._net = f"/proc/{pid}/net"
-        self._pids = [pid]
-        self._seldom_at = time.monotonic() + _OFTEN_S
-        self._check_port()
 
     def examine(self, pids: Collection[int]) -> None:
         """Check the sockets of all processes of the task, and which libraries they have loaded."""
         if not self._net or self._opened:
             return
-        self._pids = pids
-        self._compare()
+        self._checks += self._tensorflow
+        sockets = set(sockets_of(pids))
+        listeners: Dict[str, int] = {}
+        for name in _TABLES if sockets else ():
+            listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
+        self._find({listeners[inode] for inode in sockets if inode in listeners})
         for pid in pids:
             maps = read_text(f"/proc/{pid}/maps")
             self._tensorflow = self._tensorflow or loads_tensorflow(maps)
             self._another = self._another or loads_another(maps)
 
-    def _check_port(self) -> None:
-        self._compare()
-        if not self._opened and time.monotonic() < self._seldom_at:
-            self._loop.after(TIMER, PERIOD_S, self._check_port, slack_s=_SLACK_S)
-
-    def _compare(self) -> None:
-        """Compare the sockets of the task with all that listen on this host."""
-        self._checks += self._tensorflow
-        sockets = set(sockets_of(self._pids))
-        listeners: Dict[str, int] = {}
-        for name in _TABLES if sockets else ():
-            listeners.update(listening_ports(read_text(os.path.join(self._net, name))))
-        self._find({listeners[inode] for inode in sockets if inode in listeners})
-
     def _find(self, ports: Collection[int]) -> None:
         """Record the ports on which the task listens."""
         if self._port in ports:
             self._opened = True
-            self._loop.cancel(TIMER)
         elif ports:  # a script may set a TF_CONFIG of its own
             self._another = True

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
 from train.agent.checkpoints.snapshot import Snapshot
@@ -73,6 +73,7 @@ class Supervisor:
         self._loop = Loop()
         self._control = ControlServer(self._loop, start.control, self._handle_request)
         self._attempt: Optional[Attempt] = None
+        self._helpers: Set[int] = set()  # child processes that are not part of the task
         self._replicator: Optional[Replicator] = None
         self._reviver: Optional[Reviver] = None
         self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, start.commit.members
@@ -163,8 +164,7 @@ class Supervisor:
         notice = find_notice(self._commit.preemption_notices, self._start.session)
         if notice is not None:
             self._notices = NoticeWatch(self._loop, notice, self._take_notices)
-            if self._attempt is not None:
-                self._attempt.task.excluded.add(self._notices.pid)
+            self._helpers.add(self._notices.pid)
 
     def _take_notices(self, notices: Notices) -> None:
         end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
@@ -217,8 +217,7 @@ class Supervisor:
             commit.replication.mib_s,
         )
         replicator = Replicator(self._loop, setup, on_news=self._handle_news)
-        if self._attempt is not None:
-            self._attempt.task.excluded.add(replicator.pid)
+        self._helpers.add(replicator.pid)
         if self._is_unlimited:
             replicator.remove_limit()
         return replicator
@@ -331,8 +330,7 @@ class Supervisor:
 
             slots = len(self._start.host.slots()) - 1
             self._reviver = Reviver(agent_path(), self._commit.slot, slots)
-            if self._attempt is not None:
-                self._attempt.task.excluded.add(self._reviver.pid)
+            self._helpers.add(self._reviver.pid)
         if self._reviver is not None:
             self._reviver.update(lost)
 
@@ -448,15 +446,10 @@ class Supervisor:
             after=before.port if before is not None else self._start.port.port,
             control=self._control,
             report_event=self._handle_task_event,
+            helpers=self._helpers,
         )
         if before is not None:
             before.reap()
-        if self._replicator is not None:
-            attempt.task.excluded.add(self._replicator.pid)
-        if self._reviver is not None:
-            attempt.task.excluded.add(self._reviver.pid)
-        if self._notices is not None:
-            attempt.task.excluded.add(self._notices.pid)
         self._attempt = attempt
         return attempt
 
@@ -564,6 +557,7 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            self._helpers.discard(pid)
             self._queue.child_exited(pid, status)
             if self._attempt is not None:
                 self._attempt.child_exited(pid, status)

@@ -53,7 +53,7 @@ class TaskProcess:
     Args:
         loop: Event loop that serves it.
         directory: Of the task.
-        warm: Directory of the process from which tasks are forked, which does not belong to the task.
+        is_helper: Returns True for a child process of this process that is not part of the task.
         on_output: Called with its output as it comes.
         on_exit: Called once when it has ended.
         on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
@@ -61,7 +61,6 @@ class TaskProcess:
         on_report: Called with each report of the hook, see train.agent.injected.observer.
 
     Attributes:
-        excluded: Child processes of this process that are not part of the task.
         output: Read end of the output pipe; negative after its end.
         forked: A task that was forked from another process, and is not our child; None: it is.
         reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
@@ -73,7 +72,7 @@ class TaskProcess:
         loop: Loop,
         *,
         directory: str = "",
-        warm: str = "",
+        is_helper: Callable[[int], bool] = lambda _: False,
         on_output: Callable[[bytes], None],
         on_exit: Callable[[Exit], None],
         on_closed: Callable[[], None],
@@ -87,9 +86,8 @@ class TaskProcess:
         self._on_held = on_held
         self._on_report = on_report
         self._directory = directory
-        self._warm = warm
         self._cut_report = b""
-        self.excluded: Set[int] = set()
+        self.is_helper = is_helper
         self.output = -1
         self._gate = -1
         self._hook_pipe = -1
@@ -333,21 +331,17 @@ class TaskProcess:
         children = list_children() if self.forked is None else None
         if children is None:
             return True
-        return any(pid not in self.excluded and _is_living(read_stat(pid)) for pid in children)
+        return any(not self.is_helper(pid) and _is_living(read_stat(pid)) for pid in children)
 
     def processes(self, table: Dict[int, Stat]) -> Set[int]:
         """Return the processes of `table` that belong to the task."""
         if self.forked is None:
-            return {pid for pid in descendants(os.getpid(), table) if self.owns(pid)}
+            return {pid for pid in descendants(os.getpid(), table) if not self.is_helper(pid)}
         # Its orphans have other parents.
         members = {
             stat.pid for stat in table.values() if stat.group == self.pid or is_marked(stat.pid, self._directory)
         }
         return members | descendants(self.pid, table)
-
-    def owns(self, pid: int) -> bool:
-        """Return False for a descendant of this process that is not part of the task."""
-        return pid not in self.excluded and not (self._warm and is_marked(pid, self._warm))
 
     def _reap(self) -> None:
         left = self._descendants()

@@ -19,7 +19,7 @@ DEADLINE_S = 90.0
 class HeldProcess:
     """A task's process, and everything that it reported."""
 
-    def __init__(self, directory: str = "", warm: str = "") -> None:
+    def __init__(self) -> None:
         self.loop = Loop()
         self.output = bytearray()
         self.held = 0
@@ -27,8 +27,6 @@ class HeldProcess:
         self.closed = 0
         self.task = TaskProcess(
             self.loop,
-            directory=directory,
-            warm=warm,
             on_output=self.output.extend,
             on_exit=self.exits.append,
             on_closed=self._close,

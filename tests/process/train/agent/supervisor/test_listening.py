@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.agent.host.loop import Loop
 from train.agent.supervisor.listening import (
     LEAST_CHECKS,
     PortWatch,
@@ -61,7 +60,7 @@ def _task(*libraries: Path) -> Iterator[_Task]:
 
 
 def _watch(task: _Task, port: int) -> PortWatch:
-    watch = PortWatch(Loop(), port)
+    watch = PortWatch(port)
     watch.begin(task.process.pid)
     for _ in range(LEAST_CHECKS + 1):
         watch.examine({task.process.pid})
