@@ -9,7 +9,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
-from train.agent.host.spawn import Hook, Spawned, spawn
+from train.agent.host.spawn import Hook, spawn
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal
@@ -120,20 +120,57 @@ def run(
         OSError: it cannot be started.
     """
     spawned = spawn(command, env, directory, umask=0o077, gated=False, hook=hook)
-    running = _Running(spawned, steps)
+    poll, client = select.poll(), steps.channel.fileno()
+    for fd in (spawned.output, client):
+        poll.register(fd, select.POLLIN)
+    rest, status = b"", None
     try:
         end = time.monotonic() + deadline_s
         while True:
-            lines = running.turn()
+            ready = dict(poll.poll((_TICK_S if status is None else _TICK_S / 20) * 1000))
+            if client in ready:
+                steps.handle_input()
+            data = _read(spawned.output, poll) if spawned.output in ready else b""
+            is_over = status is not None and not data
+            status = _poll_status(spawned.pid) if status is None else status
+            lines, rest = _split(rest + data, is_over=is_over)
             if on_lines(lines):
                 end = time.monotonic() + deadline_s
-            if running.exit is not None:
-                return running.exit
+            if is_over and status is not None:
+                return decode_exit(status)
             if time.monotonic() > end:
                 raise OverdueError
             steps.tick()
     finally:
-        running.end()
+        signal_group(spawned.pid, signal.SIGKILL)
+        if status is None:
+            os.waitpid(spawned.pid, 0)
+        for fd in (spawned.output, spawned.line):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _read(output: int, poll: select.poll) -> bytes:
+    """Return output that has come; at its end, stop waiting for more."""
+    data = os.read(output, _AT_ONCE)
+    if not data:
+        poll.unregister(output)
+    return data
+
+
+def _poll_status(pid: int) -> Optional[int]:
+    """Return the status of a process that has ended."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return status if ended else None
+
+
+def _split(data: bytes, *, is_over: bool) -> Tuple[List[str], bytes]:
+    """Return the lines in output, and the beginning of a line that is not complete."""
+    *lines, rest = data.replace(b"\r", b"\n").split(b"\n")
+    if rest and (is_over or len(rest) > _LONGEST):
+        lines.append(rest)
+        rest = b""
+    return [line.decode("utf-8", "replace") for line in lines], rest
 
 
 def run_quietly(
@@ -152,65 +189,3 @@ def run_quietly(
         return run(command, env, "/", steps, deadline_s=deadline_s, on_lines=lines.extend), lines
     except OverdueError:
         return None, lines
-
-
-class _Running:
-    """A process whose output is read in turns."""
-
-    def __init__(self, spawned: Spawned, steps: Steps) -> None:
-        self._spawned = spawned
-        self._steps = steps
-        self._rest = b""
-        self._open = True
-        self._ended = False
-        self.exit: Optional[Exit] = None  # known when all of its output was handed out
-        self._status = 0
-        self._poll = select.poll()
-        self._poll.register(spawned.output, select.POLLIN)
-        self._client = steps.channel.fileno()
-        self._poll.register(self._client, select.POLLIN)
-
-    def turn(self) -> List[str]:
-        """Wait briefly, and return the lines that have arrived."""
-        wait_s = _TICK_S if self._open and not self._ended else _TICK_S / 20
-        ready = dict(self._poll.poll(wait_s * 1000))
-        if self._client in ready:
-            self._steps.handle_input()
-        data = self._read() if self._spawned.output in ready else None
-        if data is None and (self._ended or not self._open) and self._reaped():
-            self.exit = decode_exit(self._status)
-        self._reaped()
-        return self._lines(data or b"")
-
-    def _read(self) -> Optional[bytes]:
-        try:
-            data = os.read(self._spawned.output, _AT_ONCE)
-        except BlockingIOError:
-            return None
-        if not data:
-            self._open = False
-            self._poll.unregister(self._spawned.output)
-        return data or None
-
-    def _reaped(self) -> bool:
-        if not self._ended:
-            pid, self._status = os.waitpid(self._spawned.pid, os.WNOHANG)
-            self._ended = pid != 0
-        return self._ended
-
-    def _lines(self, data: bytes) -> List[str]:
-        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
-        if self._rest and (self.exit is not None or len(self._rest) > _LONGEST):
-            lines.append(self._rest)
-            self._rest = b""
-        return [line.decode("utf-8", "replace") for line in lines]
-
-    def end(self) -> None:
-        """Kill the process group and wait for it."""
-        signal_group(self._spawned.pid, signal.SIGKILL)
-        if not self._ended:
-            os.waitpid(self._spawned.pid, 0)
-            self._ended = True
-        os.close(self._spawned.output)
-        if self._spawned.line >= 0:
-            os.close(self._spawned.line)
