@@ -356,9 +356,7 @@ class Attempt:
             self._port_watch.read_output(data)
         self._announce(now, ends_line=data.endswith(b"\n"))
         self._unparsed.put(data, self._start.now())
-        if not self._loop.waits_for("parse"):
-            pause_s = max(0.0, self._parsed_at + _PROGRESS_S - now)
-            self._loop.after("parse", pause_s, self._parse, slack_s=_PROGRESS_SLACK_S if pause_s else 0.0)
+        self._call_at(self._parsed_at + _PROGRESS_S, "parse", self._parse)
 
     def _announce(self, now: float, *, ends_line: bool) -> None:
         """Notify followers of output: at once, or together with what comes soon after the output before.
@@ -376,16 +374,20 @@ class Attempt:
         self._announced_at = time.monotonic()
         self._control.wake()
 
+    def _call_at(self, at: float, name: str, call: Callable[[], None]) -> None:
+        """Call `call` at a time, or soon after it with something else; only once, however often this is called."""
+        if not self._loop.waits_for(name):
+            pause_s = max(0.0, at - time.monotonic())
+            self._loop.after(name, pause_s, call, slack_s=_PROGRESS_SLACK_S if pause_s else 0.0)
+
     def _parse(self) -> None:
         """Parse some of the output; heartbeats, messages, and the log itself come first."""
         before, began = self._parser.latest, time.monotonic()
         self._parsed_at = began
         for progress in self._unparsed.parse():
             self._keep(progress)
-        if self._parser.latest is not before and not self._loop.waits_for("progress"):
-            pause_s = max(0.0, self._published_at + _PROGRESS_S - began)
-            slack_s = _PROGRESS_SLACK_S if pause_s else 0.0
-            self._loop.after("progress", pause_s, self._publish_progress, slack_s=slack_s)
+        if self._parser.latest is not before:
+            self._call_at(self._published_at + _PROGRESS_S, "progress", self._publish_progress)
         if self._unparsed.size:
             self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
 
@@ -395,8 +397,7 @@ class Attempt:
         self._observations.add(report, self._worked_at)
         if self._port_watch is not None and self._observations.has_server:
             self._port_watch.find_server()
-        if not self._loop.waits_for("progress"):
-            self._loop.after("progress", _PROGRESS_S, self._publish_progress, slack_s=_PROGRESS_SLACK_S)
+        self._call_at(self._worked_at + _PROGRESS_S, "progress", self._publish_progress)
 
     def _progress(self) -> Optional[records.Progress]:
         """Return what is known about the progress from the output and from the hook; None: nothing."""
