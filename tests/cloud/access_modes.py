@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.emulator import Emulator
-from tests.emulator.catalog.locations import REGIONS
+from tests.emulator.catalog import REGIONS
 
 HOST = "host-proj"
 """The host project of a Shared VPC."""

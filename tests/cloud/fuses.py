@@ -15,7 +15,7 @@ import requests
 
 from fleet.state import Store
 from tests.emulator import Emulator
-from tests.emulator.api import Broken, Request
+from tests.emulator.messages import Broken, Request
 
 DELAY_S = 0.3
 """Delay of a call after its intent; programs of histories have to expect a longer one."""

@@ -30,10 +30,8 @@ from tests.cloud.histories import QUICK, Queued, QuickServices, Quiet, patched, 
 from tests.cloud.moves import load
 from tests.cloud.moves.queue import make_scarce
 from tests.emulator import Emulator
-from tests.emulator.catalog.skus import compute_skus
-from tests.emulator.charges import Charge
-from tests.emulator.cloud import Instance
-from tests.emulator.storage import Storage
+from tests.emulator.catalog import compute_skus
+from tests.emulator.cloud import Charge, Instance
 from tests.settings import settings
 
 FLEET = "thrifty"
@@ -108,7 +106,7 @@ def unattended(emulator: Emulator) -> dict[str, Any]:
     """Return the options of a fleet whose hosts start each other again, with an account that may do so."""
     emulator.cloud.governance.service_accounts[EMAIL] = True
     emulator.cloud.governance.roles[ROLE] = ["compute.instances.get", "compute.instances.start"]
-    emulator.cloud.part(Storage).project[ROLE] = {f"serviceAccount:{EMAIL}"}
+    emulator.cloud.governance.members[ROLE] = {f"serviceAccount:{EMAIL}"}
     return {"spot": True, "unattended": True, "service_account": EMAIL}
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.boot import BootDelays
-from tests.emulator.guests import Guest, GuestSpec, Publish, SshGuests, obstacle
+from tests.emulator.guests import BootDelays, Guest, GuestSpec, Publish, SshGuests, obstacle
 from tests.program import Program, lines_of
 
 pytestmark = pytest.mark.wire

@@ -416,7 +416,7 @@ def test_a_flex_start_request_waits_expires_or_is_deleted(slow: Emulator) -> Non
         for name, wait_s in (("waits", 7200), ("expires", 90), ("deleted", 7200))
     )
     slow.clock.advance(110)
-    assert (client.instance("waits").status, slow.state()["disks"], slow.cloud.charges.all) == ("PENDING", [], [])
+    assert (client.instance("waits").status, slow.state()["disks"], slow.cloud.charges) == ("PENDING", [], [])
     client.on("deleted", "delete")
     slow.clock.advance(300)
     assert codes(client.wait(expiring)) == [STOCKOUT]

@@ -17,7 +17,6 @@ from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.governance import DEFAULT_ACCOUNT
-from tests.emulator.storage import Storage
 from tests.next_steps import command_lines
 from tests.program import Program
 
@@ -69,7 +68,7 @@ def test_a_bucket_is_a_url_without_a_path(make: Make, text: str) -> None:
 def test_instances_with_a_bucket_may_write_to_it(
     emulator: Emulator, make: Make, given: tuple[str, ...], expected: list[str]
 ) -> None:
-    emulator.cloud.part(Storage).create("bkt")
+    emulator.cloud.storage.create("bkt")
     provider, spec = make(scopes=given)
     provider.create(spec, ["worker-0"], lambda *_: None)
     [instance] = emulator.cloud.instances.values()
@@ -111,9 +110,9 @@ def test_a_missing_bucket_is_found_before_the_price(make: Make) -> None:
 def test_the_roles_of_the_instances_are_read_from_the_policies(
     emulator: Emulator, make: Make, on_bucket: dict[str, str], on_project: dict[str, str], certain: bool
 ) -> None:
-    storage = emulator.cloud.part(Storage)
+    storage = emulator.cloud.storage
     storage.create("bkt", **on_bucket)
-    storage.project.update({role: {member} for role, member in on_project.items()})
+    emulator.cloud.governance.members.update({role: {member} for role, member in on_project.items()})
     provider, spec = make()
     result = finding(provider)
     assert result.ok is (True if certain else None)
@@ -128,8 +127,8 @@ def test_the_roles_of_the_instances_are_read_from_the_policies(
 
 @pytest.mark.parametrize("hidden", ["storage.buckets.getIamPolicy", "resourcemanager.projects.getIamPolicy"])
 def test_policies_that_the_caller_cannot_read_leave_a_doubt(emulator: Emulator, make: Make, hidden: str) -> None:
-    emulator.cloud.part(Storage).create("bkt")
-    emulator.cloud.part(Storage).project["roles/storage.admin"] = {ACCOUNT}
+    emulator.cloud.storage.create("bkt")
+    emulator.cloud.governance.members["roles/storage.admin"] = {ACCOUNT}
     emulator.deny(hidden)
     provider, spec = make()
     result = finding(provider)
@@ -152,7 +151,7 @@ def test_policies_that_the_caller_cannot_read_leave_a_doubt(emulator: Emulator, 
 def test_traffic_with_a_bucket_elsewhere_is_no_surprise(
     emulator: Emulator, make: Make, location: str, is_far: bool
 ) -> None:
-    emulator.cloud.part(Storage).create("bkt").location = location
+    emulator.cloud.storage.create("bkt").location = location
     note = f"gs://bkt is in {location.lower()}: its traffic with instances in us-central1 costs extra"
     assert (note in notes(*make())) is is_far
 
@@ -160,7 +159,7 @@ def test_traffic_with_a_bucket_elsewhere_is_no_surprise(
 def test_another_service_account_is_checked(emulator: Emulator, make: Make) -> None:
     email = "trainer@proj-1.iam.gserviceaccount.com"
     emulator.cloud.governance.service_accounts[email] = True
-    emulator.cloud.part(Storage).create("bkt", admin=f"serviceAccount:{email}")
+    emulator.cloud.storage.create("bkt", admin=f"serviceAccount:{email}")
     assert finding(make(service_account=email)[0]).ok is True
     assert finding(make()[0]).ok is None
 
@@ -203,7 +202,7 @@ def train_with_bucket(program: Program, emulator: Emulator, *, is_denied_first: 
         FLEET_GCE_PROJECT="proj-1",
         FLEET_ADDRESS_URL=f"{emulator.url}/emulator/address",
     )
-    storage = emulator.cloud.part(Storage)
+    storage = emulator.cloud.storage
     bucket = storage.create("bkt", objectUser=ACCOUNT)
     storage.put("bkt", "data/words.txt", b"seven", {}, emulator.clock.stamp())
     program.script("task.py", CHECKPOINTED)

@@ -63,7 +63,7 @@ def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
     with pytest.raises(UsageError, match=r"the price of a9-newgpu-4g .* is unknown, so --max-cost") as refused:
         customer.up(workers=1, machine_type="a9-newgpu-4g")
     assert repetition(refused.value) == Again({"--max-cost": None, "--max-duration": "4h"}, "up")
-    assert not customer.emulator.cloud.charges.all
+    assert not customer.emulator.cloud.charges
 
 
 def test_the_limit_of_an_existing_fleet_is_removed_if_its_price_is_unknown(
@@ -87,7 +87,7 @@ def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Customer) -> 
     ) as refused:
         customer.up(workers=2, max_cost_usd=0.05)
     assert refused.value.cause == "at least 10 min are required"
-    assert not customer.emulator.cloud.charges.all
+    assert not customer.emulator.cloud.charges
 
 
 def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: Customer) -> None:

@@ -23,7 +23,6 @@ from provision.provider import ProviderError
 from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
-from tests.emulator.outage import Outage
 
 Make = Callable[[], tuple[GceProvider, FleetSpec]]
 HOUR_S = 3600.0
@@ -130,10 +129,10 @@ def test_the_effect_of_a_call_is_unknown_while_its_region_does_not_answer(
 ) -> None:
     request(store, time.time() - HOUR_S)
     provider, _ = make()
-    emulator.cloud.part(Outage).begin(["us-central1"])
+    emulator.set_outage("us-central1")
     with pytest.raises(ProviderError, match="us-central1 did not answer"):
         provider.list("demo")
-    emulator.cloud.part(Outage).begin([])
+    emulator.set_outage()
     assert provider.list("demo") == []
 
 

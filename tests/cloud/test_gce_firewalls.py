@@ -17,7 +17,6 @@ from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.client import Client
-from tests.emulator.firewall import Policies
 from tests.next_steps import command_lines
 
 NAMES = ("worker-0", "worker-1")
@@ -74,7 +73,7 @@ def test_a_rule_that_denies_ssh_is_reported_before_anything_is_created(emulator:
 @pytest.mark.usefixtures("gcloud")
 def test_identity_aware_proxy_is_suggested_if_it_is_allowed(emulator: Emulator, make: Make) -> None:
     match = {"srcIpRanges": [IAP_RANGE], "layer4Configs": [{"ipProtocol": "tcp", "ports": ["22"]}]}
-    emulator.cloud.part(Policies).policies = [
+    emulator.cloud.firewall_policies = [
         {
             "type": "HIERARCHY",
             "shortName": "acme",

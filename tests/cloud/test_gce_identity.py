@@ -19,7 +19,7 @@ from provision.gce.provider import GceProvider
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
-from tests.emulator.services.oauth2 import EMAIL
+from tests.emulator.governance import EMAIL
 from tests.next_steps import command_lines
 
 

@@ -25,10 +25,7 @@ from provision.gce.options import GceOptions
 from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
 from tests.cloud.fuses import Killed
 from tests.cloud.histories import QUICK, QuickServices, Quiet, patched, reached
-from tests.emulator import Emulator
-from tests.emulator.catalog import images
-from tests.emulator.os_login import Profiles
-from tests.emulator.project_images import ProjectImages
+from tests.emulator import Emulator, catalog
 from tests.program import Program
 from tests.settings import settings
 from train.agent.packages import venv
@@ -142,8 +139,8 @@ def test_an_image_of_an_older_release_of_the_base_image_is_not_used(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [baked] = team.bake().of(ImageBaked)
-    newer = [dataclasses.replace(image, name=f"{image.name}-2") for image in images.IMAGES]
-    monkeypatch.setattr(images, "IMAGES", tuple(newer))
+    newer = [dataclasses.replace(image, name=f"{image.name}-2") for image in catalog.IMAGES]
+    monkeypatch.setattr(catalog, "IMAGES", tuple(newer))
     assert f"image {baked.image} is not used: ubuntu-2404-noble-amd64-v20261012-2 is newer" in notes(team.up())
     assert baked.image not in team.boot_images()
     team.down()
@@ -306,7 +303,7 @@ def test_an_image_that_another_user_creates_at_the_same_time_is_kept(
 @pytest.mark.parametrize("status", ["FAILED", "PENDING"])
 def test_an_image_that_is_not_ready_is_not_used(team: Team, status: str) -> None:
     [baked] = team.bake().of(ImageBaked)
-    stored = team.emulator.cloud.part(ProjectImages).bodies[baked.image]
+    stored = team.emulator.cloud.images[baked.image]
     stored["status"] = status
     assert f"image {baked.image} is not used: its status is {status}" in notes(team.up())
     team.down()
@@ -365,7 +362,7 @@ def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
         made = team.bake(**content, **MODES[baking])
         assert "installing packages" in {event.step for event in made.of(BootstrapProgress)}
         assert ("iap.tunnel" in guest_emulator.state()["calls"]) == (baking == "iap")
-        assert guest_emulator.cloud.part(Profiles).get(EMAIL).keys == {}
+        assert guest_emulator.cloud.profiles.get(EMAIL).keys == {}
         [files] = guest_emulator.cloud.directory.glob("image-*")
         check_files(files, user)
 

@@ -17,7 +17,7 @@ from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, has_gp
 from provision.gce.options import GceOptions
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
-from tests.emulator.catalog.machines import MACHINE_TYPES
+from tests.emulator.catalog import MACHINE_TYPES
 from tests.next_steps import repetition
 from tests.settings import settings
 

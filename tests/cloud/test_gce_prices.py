@@ -18,7 +18,6 @@ from provision.gce.provider import GceProvider
 from provision.model import FleetSpec, Quote
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
-from tests.emulator.services.cloudbilling import PriceList
 from tests.next_steps import command_lines
 from tests.program import Program, wait_for
 
@@ -49,7 +48,7 @@ def ask(emulator: Emulator, tmp_path: Path, prices: Path) -> Ask:
 
 
 def test_prices_are_read_page_by_page_and_kept_for_a_day(emulator: Emulator, ask: Ask, prices: Path) -> None:
-    emulator.cloud.part(PriceList).page = 100
+    emulator.cloud.sku_page = 100
     quote = ask()
     assert quote.offers[0].price_usd_h == pytest.approx(USD_H, abs=1e-6)
     assert quote.price_source == CATALOG
@@ -104,7 +103,7 @@ def test_the_table_replaces_a_catalog_that_cannot_be_read(emulator: Emulator, as
 
 
 def test_a_failure_on_a_later_page_leaves_the_prices_as_they_were(emulator: Emulator, ask: Ask) -> None:
-    emulator.cloud.part(PriceList).page = 100
+    emulator.cloud.sku_page = 100
     emulator.faults.add("404", match=LISTING, nth=3)
     assert ask().price_source == "the table of this program"
 

@@ -141,7 +141,7 @@ def test_a_reservation_that_does_not_fit_is_refused_before_anything_is_created(
     assert (finding.ok, finding.message) == (False, refusal.value.message)
     if "--zone" not in (again or {}):
         assert "gcloud compute reservations list --project proj-1" in next_lines(refusal.value)
-    assert not emulator.cloud.charges.all
+    assert not emulator.cloud.charges
     assert not [name for name in emulator.state()["calls"] if "nstances" in name and "nsert" in name]
 
 

@@ -17,7 +17,6 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
-from tests.emulator.outage import Outage
 from tests.next_steps import repetition
 from tests.settings import settings
 
@@ -97,7 +96,7 @@ def test_a_creation_whose_operation_is_not_known_fails_with_the_cause_of_the_lis
 
 
 def test_lists_without_partial_success_are_used(user: User) -> None:
-    user.emulator.cloud.part(Outage).has_partial = False
+    user.emulator.cloud.has_partial_lists = False
     user.up()
     user.down()
 
@@ -128,7 +127,7 @@ def test_machines_that_cannot_migrate_stop_for_maintenance(user: User, machine_t
 def test_login_names_that_the_images_cannot_have_are_refused(user: User, name: str) -> None:
     with pytest.raises(UsageError, match="ssh-user"):
         user.up(ssh_user=name)
-    assert not user.emulator.cloud.charges.all
+    assert not user.emulator.cloud.charges
 
 
 def test_login_names_of_users_are_accepted() -> None:

@@ -15,7 +15,7 @@ from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from tests.cloud.histories import QuickServices, Quiet, reached
 from tests.emulator import Emulator
-from tests.emulator.catalog.locations import ZONES
+from tests.emulator.catalog import ZONES
 from tests.next_steps import next_lines, repetition
 from tests.settings import settings
 
@@ -51,7 +51,7 @@ def refuse(emulator: Emulator, root: Path, values: dict[str, Any], words: str, a
     step = repetition(refusal.value)
     assert step is not None
     assert step.change == again
-    assert not emulator.cloud.charges.all
+    assert not emulator.cloud.charges
     return refusal.value
 
 

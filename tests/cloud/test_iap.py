@@ -20,8 +20,8 @@ from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.emulator.gcloud import Gcloud
-from tests.emulator.iap import HOST, USE
-from tests.emulator.nat import Routers
+from tests.emulator.services import TUNNELS as HOST
+from tests.emulator.services import USE_TUNNELS as USE
 from tests.next_steps import command_lines
 from tests.program import Program
 
@@ -187,7 +187,7 @@ SECONDARY = ["LIST_OF_SECONDARY_IP_RANGES"]
 
 def test_a_nat_for_some_subnetworks_serves_only_these(emulator: Emulator, make: Make) -> None:
     emulator.translate_addresses("us-west4")
-    [router] = emulator.cloud.part(Routers).routers.values()
+    [router] = emulator.cloud.routers.values()
     subnetwork = f"{emulator.cloud.base}/regions/us-west4/subnetworks"
     nat = {"name": "n", "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS"}
     provider, spec = make(("six",), zones=("us-west4",))

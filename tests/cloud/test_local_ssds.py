@@ -20,7 +20,7 @@ from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
-from tests.emulator.catalog.machines import MACHINE_TYPES
+from tests.emulator.catalog import MACHINE_TYPES
 
 ZONE = "us-central1-a"
 WORKERS = ["worker-0", "worker-1"]

@@ -11,7 +11,6 @@ from tests.emulator import Emulator
 from tests.emulator.blueprint import project_of
 from tests.emulator.gcloud import Gcloud
 from tests.emulator.guests import SHARED
-from tests.emulator.os_login import Profiles
 from tests.program import Program, lines_of
 
 pytestmark = pytest.mark.wire
@@ -70,5 +69,5 @@ def test_a_fleet_runs_from_up_to_down(rented: Program, guest_emulator: Emulator,
     state = guest_emulator.state()
     left = ("instances", "disks", "firewalls", "addresses", "operations", "violations")
     assert not any(state[key] for key in left), state
-    assert guest_emulator.cloud.part(Profiles).get(EMAIL).keys == {}
+    assert guest_emulator.cloud.profiles.get(EMAIL).keys == {}
     assert {path.name for path in guest_emulator.cloud.directory.iterdir()} <= SHARED

@@ -17,8 +17,8 @@ from provision.provider import ProviderError
 from tests.cloud.access_modes import EMAIL, write_credentials
 from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.emulator.accounts import ADMIN, LOGIN, Profiles
 from tests.emulator.guests import SshGuests, obstacle
-from tests.emulator.os_login import ADMIN, LOGIN, Profiles
 from tests.next_steps import command_lines
 from tests.program import Program
 
@@ -58,7 +58,7 @@ def enable(emulator: Emulator) -> None:
 
 
 def keys(emulator: Emulator) -> list[dict[str, Any]]:
-    return list(emulator.cloud.part(Profiles).get(EMAIL).keys.values())
+    return list(emulator.cloud.profiles.get(EMAIL).keys.values())
 
 
 @pytest.mark.parametrize("cause", ["option", "project", "policy"])
@@ -101,7 +101,7 @@ def test_the_key_expires_with_the_instances(emulator: Emulator, make: Make) -> N
 
 
 def test_keys_of_others_stay_in_the_profile(emulator: Emulator, make: Make) -> None:
-    profile = emulator.cloud.part(Profiles).get(EMAIL)
+    profile = emulator.cloud.profiles.get(EMAIL)
     profile.add({"key": generate_ed25519("laptop").public}, 0.0)
     profile.add({"key": generate_ed25519("made by fleet for demo, owner aaaaaaaa, user me").public}, 0.0)
     provider, spec = make(os_login=True)

@@ -18,7 +18,6 @@ from provision.gce.access.service_account import NEEDED
 from tests.cloud.histories import QUICK, QuickServices, Quiet, patched
 from tests.cloud.moves.unattended import start
 from tests.emulator import Emulator, lifecycle
-from tests.emulator.storage import Storage
 from tests.settings import settings
 
 EMAIL = "trainer@proj-1.iam.gserviceaccount.com"
@@ -74,7 +73,7 @@ def test_no_host_starts_another_after_down_keep_disks(
     place = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=2, **unattended)
     emulator.cloud.governance.service_accounts[EMAIL] = True
     emulator.cloud.governance.roles["roles/owner"] = list(NEEDED)
-    emulator.cloud.part(Storage).project["roles/owner"].add(f"serviceAccount:{EMAIL}")
+    emulator.cloud.governance.members["roles/owner"].add(f"serviceAccount:{EMAIL}")
     world = services(tmp_path, lambda _: None)
     up.run(UpRequest("demo", place), world, Quiet())
     lost, other = emulator.cloud.instances.values()

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 from tests.emulator import guests
-from tests.emulator.boot import parse_delays
 from tests.emulator.discovery import discovery
 from tests.emulator.server import Emulator
 
@@ -30,7 +29,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="of the instances' files; default: a temporary one")
     options = parser.parse_args()
     try:
-        delays = parse_delays(options.boot)
+        delays = guests.parse_delays(options.boot)
     except ValueError as error:
         parser.error(str(error))
     try:

@@ -1,94 +1,34 @@
-"""Process requests: routing, validation of requests and answers, faults, counting."""
+"""Process requests: routing, validation of requests and answers, faults, counting, batches, and access tokens."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 import traceback
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from email.parser import BytesParser
+from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from tests.emulator import failures
-from tests.emulator.cloud import Call, Cloud
+from tests.emulator import buckets, bulk, instances, resources  # these modules register methods
+from tests.emulator.cloud import METHODS, STARTING, Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
-from tests.emulator.failures import Refusal, Violation
+from tests.emulator.errors import Refusal, Violation, bad_request, refusal
 from tests.emulator.faults import Faults, Rule
-from tests.emulator.grants import check_service_account
-from tests.emulator.identity import identity_of
-from tests.emulator.outage import check_zone
-from tests.emulator.registry import METHODS, STARTING
-from tests.emulator.services import Service, services
+from tests.emulator.governance import identity_of
+from tests.emulator.messages import Answer, Broken, Request, encode
+from tests.emulator.services import SERVICES, NoTunnel, open_tunnel
+from tests.emulator.storage import answer_content, serves_content
 
+__all__ = ["Api", "buckets", "bulk", "instances", "resources"]
 Json = dict[str, Any]
-
-
-class Broken(Exception):
-    """The connection ends without an answer.
-
-    Args:
-        reset: Whether it is reset instead of closed.
-    """
-
-    def __init__(self, *, reset: bool) -> None:
-        super().__init__("reset" if reset else "lost")
-        self.reset = reset
-
-
-@dataclass(frozen=True)
-class Request:
-    """An HTTP request, or a part of a batch.
-
-    Attributes:
-        verb: ``POST``.
-        target: Path and query.
-        body: Its bytes.
-        in_batch: Whether it is part of a batch.
-        content_type: Media type of its body.
-        token: Access token of the caller; empty: none.
-        headers: Other headers, with names in lower case.
-    """
-
-    verb: str
-    target: str
-    body: bytes = b""
-    in_batch: bool = False
-    content_type: str = ""
-    token: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def path(self) -> str:
-        """Return its path."""
-        return unquote(urlsplit(self.target).path)
-
-    @property
-    def query(self) -> dict[str, str]:
-        """Return the parameters of its query; the last value if a name occurs several times."""
-        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An HTTP answer.
-
-    Attributes:
-        status: HTTP status.
-        body: Its bytes.
-        headers: Headers in addition to those of the body.
-    """
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def encode(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return an answer in JSON."""
-    return Answer(status, json.dumps(body).encode(), headers or {})
+_MOST_PARTS = 1000
+_REQUEST_LINE = re.compile(rb"(?P<verb>[A-Z]+) (?P<target>\S+)(?: HTTP/1\.[01])?\r?\n")
+_GRANTS = ("refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer")
 
 
 class Api:
@@ -108,7 +48,6 @@ class Api:
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []
         self.needed: set[str] = set()
-        services()  # their modules register the methods
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request.
@@ -117,21 +56,27 @@ class Api:
             Broken: the connection must end without an answer.
         """
         try:
-            return self._answer(request)
-        except Refusal as refusal:
-            return encode(refusal.status, refusal.body, refusal.headers)
+            endpoints = {
+                "/batch": self._answer_batch,
+                "/batch/compute/v1": self._answer_batch,
+                "/emulator/tunnel": self._open_tunnel,
+                "/token": self._grant_token,
+            }
+            call = self._serve_content if serves_content(request) else self._answer
+            return endpoints.get(request.path, call)(request)
+        except Refusal as refused:
+            return encode(refused.status, refused.body, refused.headers)
         except Broken:
             raise
         except Exception:  # noqa: BLE001 - a bug of the emulator must not look like a fault that was asked for
             self._record("emulator", f"{request.verb} {request.path}", [traceback.format_exc()])
-            return encode(500, failures.backend_error(500).body)
+            return encode(500, refusal("500").body)
 
-    def count(self, method: str, in_batch: bool = False) -> None:
-        """Count a call."""
+    def _count(self, method: str) -> None:
         with self.cloud.clock.lock:
-            self.calls[f"batch.{method}" if in_batch else method] += 1
+            self.calls[method] += 1
 
-    def strike(self, rule: Rule | None, zone: str = "") -> None:
+    def _strike(self, rule: Rule | None, place: str = "") -> None:
         """Let a fault strike before the effect.
 
         Raises:
@@ -144,30 +89,27 @@ class Api:
             time.sleep(rule.seconds)
         if rule.kind == "reset":
             raise Broken(reset=True)
-        refusal = rule.refusal(self.cloud.project, zone)
-        if refusal:
-            raise refusal
+        if refused := rule.refusal(self.cloud.project, place):
+            raise refused
+
+    # --- calls
 
     def _answer(self, request: Request) -> Answer:
-        matches = []
-        for service in services():
-            match = discovery(service.DOCUMENT).match(request.verb, urlsplit(request.target).path)
-            if match:
-                matches.append((service, *match))
+        path = urlsplit(request.target).path
+        matches = [(name, *match) for name in SERVICES if (match := discovery(name).match(request.verb, path))]
         matches.sort(key=lambda each: each[1].id not in METHODS)  # two APIs may have a method at the same path
-        if matches:
-            return self._call(*matches[0], request)
-        raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
+        if not matches:
+            raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
+        return self._call(*matches[0], request)
 
-    def _call(self, service: Service, method: Method, path: Mapping[str, str], request: Request) -> Answer:
-        document, query = discovery(service.DOCUMENT), request.query
-        self.count(method.id, request.in_batch)
+    def _call(self, service: str, method: Method, path: Mapping[str, str], request: Request) -> Answer:
+        document, query = discovery(service), request.query
+        self._count(f"batch.{method.id}" if request.in_batch else method.id)
         body = self._check_request(document, method, {**query, **path}, request.body)
         place = path.get("zone") or path.get("region", "")
-        rule = self.faults.draw(
-            method.id, in_batch=request.in_batch, place=place, makes_operation=method.id in STARTING
-        )
-        self.strike(rule, place)
+        starts = method.id in STARTING
+        rule = self.faults.draw(method.id, in_batch=request.in_batch, place=place, makes_operation=starts)
+        self._strike(rule, place)
         call = Call(method, path, query, body or {}, rule, request.token)
         with self.cloud.clock.changed:
             self.cloud.clock.run_due()
@@ -176,18 +118,22 @@ class Api:
             raise Broken(reset=False)
         return answer
 
-    def _perform(self, service: Service, call: Call) -> Json:
+    def _perform(self, service: str, call: Call) -> Json:
         """Do what the call asks; the lock is held."""
-        method = METHODS.get(call.method.id)
+        cloud, method = self.cloud, METHODS.get(call.method.id)
         if method is None:
             raise Refusal(501, "notImplemented", f"The emulator does not know {call.method.id}.")
         self._check_access(service, call)
-        check_zone(self.cloud, call)
-        done = self._repeated(call)
-        if done is None:
-            done = method(self.cloud, call)
-            self._remember(call, done)
-        problems = discovery(service.DOCUMENT).check_response(call.method, done)
+        if {call.path.get("zone"), call.path.get("region")} & cloud.silent:
+            raise refusal("503")
+        key = (call.method.id, *call.path.values(), call.query.get("requestId", ""))
+        if key in cloud.requests:
+            return cloud.requests[key].body  # an earlier request with this id has started it
+        done = method(cloud, call)
+        operation = cloud.operations.find(call.scope, done["name"]) if call.query.get("requestId") else None
+        if operation:
+            cloud.requests[key] = operation
+        problems = discovery(service).check_response(call.method, done)
         if problems:
             self._record("emulator", call.method.id, problems)
             raise Refusal(500, "backendError", f"The emulator's answer is wrong: {'; '.join(problems)}")
@@ -211,27 +157,98 @@ class Api:
         with self.cloud.clock.lock:
             self.violations.append(Violation(side, method, problems))
 
-    def _check_access(self, service: Service, call: Call) -> None:
-        self.cloud.governance.check_call(discovery(service.DOCUMENT).host, self.cloud.project)
-        caller = identity_of(call.token)
-        for project, permission in service.permissions(self.cloud, call):
-            if caller is not None and service.DOCUMENT == "compute.v1":
-                check_service_account(self.cloud, caller, permission)
+    def _check_access(self, service: str, call: Call) -> None:
+        cloud, caller = self.cloud, identity_of(call.token)
+        cloud.governance.check_call(discovery(service).host, cloud.project)
+        for project, permission in SERVICES[service](cloud, call):
+            if caller is not None and service == "compute.v1":
+                cloud.governance.check_service_account(caller, permission, project)
                 continue
-            self.needed.add(permission if project == self.cloud.project else f"{project}:{permission}")
-            if permission in self.cloud.denied or f"{project}:{permission}" in self.cloud.denied:
-                raise failures.forbidden(permission, f"projects/{project}")
+            self.needed.add(permission if project == cloud.project else f"{project}:{permission}")
+            if not cloud.denied.isdisjoint((permission, f"{project}:{permission}")):
+                raise refusal("403-forbidden", permission=permission, path=f"projects/{project}")
 
-    def _repeated(self, call: Call) -> Json | None:
-        """Return the operation that an earlier request with the same id started."""
-        operation = self.cloud.requests.get(_request_key(call))
-        return operation.body if operation else None
+    # --- batches: many calls in one request, as multipart/mixed of application/http
 
-    def _remember(self, call: Call, started: Json) -> None:
-        if call.query.get("requestId"):
-            operation = self.cloud.operations.find(call.scope, started["name"])
-            if operation:
-                self.cloud.requests[_request_key(call)] = operation
+    def _answer_batch(self, request: Request) -> Answer:
+        self._count("batch")
+        rule = self.faults.draw("batch")
+        self._strike(rule)
+        boundary = f"batch_{uuid.uuid4().hex}"
+        content = b"".join(
+            f"--{boundary}\r\n{head}\r\n".encode() + _raw(self.answer(call)) for head, call in _parts(request)
+        )
+        if rule and rule.kind == "lost":
+            raise Broken(reset=False)
+        kind = f'multipart/mixed; boundary="{boundary}"'
+        return Answer(200, content + f"--{boundary}--\r\n".encode(), {"Content-Type": kind})
+
+    # --- endpoints that belong to no API
+
+    def _grant_token(self, request: Request) -> Answer:
+        """Return OAuth's answer to a refresh token, or to a service account's assertion."""
+        self._count("oauth.token")
+        rule = self.faults.draw("oauth.token")
+        self._strike(rule)
+        given = dict(parse_qsl(request.body.decode()))
+        if rule and rule.kind == "invalid-grant":
+            text = "Token has been expired or revoked."
+            return encode(400, {"error": "invalid_grant", "error_description": text})
+        if given.get("grant_type") not in _GRANTS:
+            return encode(400, {"error": "unsupported_grant_type"})
+        if rule and rule.kind == "lost":
+            raise Broken(reset=False)
+        self.cloud.scopes = given.get("scope", "https://www.googleapis.com/auth/cloud-platform")
+        token = {"access_token": "emulated", "expires_in": 3599, "token_type": "Bearer"}
+        return encode(200, {**token, "scope": self.cloud.scopes})
+
+    def _serve_content(self, request: Request) -> Answer:
+        """Upload or download an object."""
+        self._count(f"storage.objects.{'download' if request.verb == 'GET' else 'insert'}")
+        with self.cloud.clock.changed:
+            return answer_content(self.cloud, request)
+
+    def _open_tunnel(self, request: Request) -> Answer:
+        """Return the address to which the stand-in for gcloud connects; Google's end is a WebSocket."""
+        given = json.loads(request.body)
+        self._count("iap.tunnel")
+        with self.cloud.clock.changed:
+            self.cloud.clock.run_due()
+            try:
+                target = (str(given["zone"]), str(given["instance"]), int(given["port"]))
+                return encode(200, {"address": open_tunnel(self.cloud, request.token, *target)})
+            except NoTunnel as refused:
+                return encode(403, {"code": refused.code, "reason": refused.reason})
+
+
+def _parts(request: Request) -> list[tuple[str, Request]]:
+    """Return the calls of a batch request, each with the headers of the part that answers it."""
+    message = BytesParser().parsebytes(f"Content-Type: {request.content_type}\r\n\r\n".encode() + request.body)
+    if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
+        raise bad_request("Failed to parse batch request, error: expected multipart/mixed.")
+    parts = []
+    for part in list(message.walk())[1:]:
+        payload = part.get_payload(decode=True)
+        line = _REQUEST_LINE.match(payload) if isinstance(payload, bytes) else None
+        if part.get_content_type() != "application/http" or not line or not isinstance(payload, bytes):
+            raise bad_request("Failed to parse batch request, error: a part is not a request.")
+        _, _, body = payload.partition(b"\r\n\r\n" if b"\r\n\r\n" in payload else b"\n\n")
+        url = urlsplit(line["target"].decode())
+        target = urlunsplit(("", "", url.path, url.query, ""))
+        name = part.get("Content-ID", "").strip("<>")
+        head = "Content-Type: application/http\r\n" + (f"Content-ID: <response-{name}>\r\n" if name else "")
+        parts.append((head, Request(line["verb"].decode(), target, body.strip(), in_batch=True)))
+    if not 1 <= len(parts) <= _MOST_PARTS:
+        raise bad_request(f"The batch request has {len(parts)} calls; it must have from 1 to {_MOST_PARTS}.")
+    return parts
+
+
+def _raw(answer: Answer) -> bytes:
+    """Return an answer as it stands in a batch."""
+    kind = {"Content-Type": "application/json; charset=UTF-8", "Content-Length": str(len(answer.body))}
+    head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, **kind}.items())
+    return head.encode() + b"\r\n" + answer.body + b"\r\n"
 
 
 def _is_uuid(text: str) -> bool:
@@ -239,7 +256,3 @@ def _is_uuid(text: str) -> bool:
         return uuid.UUID(text).int != 0
     except ValueError:
         return False
-
-
-def _request_key(call: Call) -> tuple[str, ...]:
-    return (call.method.id, *call.path.values(), call.query.get("requestId", ""))

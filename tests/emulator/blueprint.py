@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tests.emulator.catalog import images, locations, machines
-from tests.emulator.catalog.images import Image
-from tests.emulator.catalog.machines import MachineType
-from tests.emulator.catalog.series import FLEX_START, RESERVATION_BOUND, STANDARD
-from tests.emulator.failures import Machine, bad_request, invalid, not_found, required
+from tests.emulator import errors
+from tests.emulator.catalog import (
+    ACCELERATORS,
+    DISK_TYPES,
+    FLEX_START,
+    MACHINE_TYPES,
+    RESERVATION_BOUND,
+    STANDARD,
+    ZONES,
+    Image,
+    MachineType,
+)
+from tests.emulator.errors import Failure, bad_request, invalid, not_found, refusal
 
 Json = dict[str, Any]
 FindImage = Callable[[str], Image | None]
@@ -23,28 +31,11 @@ FindImage = Callable[[str], Image | None]
 
 LONGEST_PREEMPTIBLE_S = 7 * 24 * 3600
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
+_LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _METADATA_LIMIT = 512 * 1024
-_SHORTEST_RUN_S, _LONGEST_RUN_S = 30, 120 * 24 * 3600
-_FLEX_RUN_S = (600, LONGEST_PREEMPTIBLE_S)
-_FLEX_QUEUE_S = (90, 7200)
-# Fields of a request that the instance shows unchanged.
-_KEPT = (
-    "advancedMachineFeatures",
-    "canIpForward",
-    "confidentialInstanceConfig",
-    "description",
-    "displayDevice",
-    "hostname",
-    "keyRevocationActionType",
-    "minCpuPlatform",
-    "reservationAffinity",
-    "resourcePolicies",
-    "serviceAccounts",
-    "shieldedInstanceConfig",
-)
+_KEPT = ("description", "reservationAffinity", "resourcePolicies", "serviceAccounts", "shieldedInstanceConfig")
+"""Fields of a request that the instance shows unchanged."""
 
 
 @dataclass
@@ -88,7 +79,7 @@ class Blueprint:
     @property
     def region(self) -> str:
         """Return its region."""
-        return locations.ZONES[self.zone]
+        return ZONES[self.zone]
 
     @property
     def spot(self) -> bool:
@@ -103,19 +94,13 @@ class Blueprint:
     @property
     def run_s(self) -> float:
         """Return its time limit in seconds; 0: none."""
-        duration = self.scheduling.get("maxRunDuration", {})
-        return float(duration.get("seconds", 0))
+        return float(self.scheduling.get("maxRunDuration", {}).get("seconds", 0))
 
     @property
     def ends_at(self) -> float:
         """Return the time at which it ends, in seconds since the epoch; 0: none."""
         text = self.scheduling.get("terminationTime", "")
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
-
-    @property
-    def machine(self) -> Machine:
-        """Return its properties for error messages."""
-        return Machine(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus)
 
     @property
     def needs_gvnic(self) -> bool:
@@ -127,6 +112,10 @@ class Blueprint:
     def path(self) -> str:
         """Return ``projects/P/zones/Z/instances/NAME``."""
         return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+
+    def stockout(self, zones_available: str = "") -> Failure:
+        """Return the failure for want of capacity, which names other zones."""
+        return errors.stockout(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus, zones_available)
 
 
 def fingerprint(value: object) -> str:
@@ -172,21 +161,13 @@ def check_metadata(metadata: Json) -> Json:
     return {**metadata_body, "fingerprint": fingerprint(metadata_body)}
 
 
-def check_name(name: str) -> None:
-    """Raise Refusal unless a resource may have this name."""
+def check_name(name: str, at: str = "resource.name") -> None:
+    """Raise Refusal unless a resource or a tag may have this name."""
     if not _NAME.fullmatch(name):
-        raise invalid("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+        raise invalid(at, name, f"Must be a match of regex '{_NAME.pattern}'")
 
 
-def draw(
-    project: str,
-    zone: str,
-    name: str,
-    given: Json,
-    find_image: FindImage = images.find_image,
-    *,
-    bulk: bool = False,
-) -> Blueprint:
+def draw(project: str, zone: str, name: str, given: Json, find_image: FindImage, *, bulk: bool = False) -> Blueprint:
     """Return the instance that an Instance, or in `bulk` its InstanceProperties, requests.
 
     Raises:
@@ -196,36 +177,26 @@ def draw(
     machine_type = _machine_type(given, zone, bulk)
     scheduling = complete_scheduling(given.get("scheduling", {}))
     model = "SPOT" if scheduling["preemptible"] else scheduling["provisioningModel"]
-    if model not in machine_type.series.models:
-        raise bad_request(f"{machine_type.name} is not available with the provisioning model {model}.")
     gpu, gpus = _gpus(project, zone, machine_type, given.get("guestAccelerators", []), bulk)
-    if model == FLEX_START and (bulk or (machine_type.family == "n1" and not gpu)):
-        refused_by = "instances.bulkInsert" if bulk else f"{machine_type.name} without GPUs"
-        raise bad_request(f"The provisioning model {FLEX_START} is not supported by {refused_by}.")
-    if gpu and scheduling["onHostMaintenance"] != "TERMINATE":
-        raise bad_request("Instances with guest accelerators do not support live migration.")
-    maintenance = machine_type.series.maintenance
-    if model == STANDARD and scheduling["onHostMaintenance"] not in maintenance:
-        raise bad_request(f"Instances of type {machine_type.name} must have onHostMaintenance {maintenance[0]}.")
+    _check_model(machine_type, model, gpu, scheduling, bulk)
     interfaces = given.get("networkInterfaces") or [{"network": f"projects/{project}/global/networks/default"}]
-    _check_interfaces(machine_type, interfaces)
-    check_labels(given.get("labels", {}), "resource.labels")
+    if machine_type.series.gvnic and any(each.get("nicType", "GVNIC") != "GVNIC" for each in interfaces):
+        raise bad_request(f"[{machine_type.name}] supports only network interfaces of type GVNIC.")
+    labels, tags = given.get("labels", {}), given.get("tags", {}).get("items", [])
+    check_labels(labels, "resource.labels")
+    for tag in tags:
+        check_name(tag, "resource.tags.items")
     for reference in given.get("resourcePolicies", ()):
         if bulk == ("/" in reference):
             raise invalid("resource.resourcePolicies", reference, "The URL is malformed.")
-    tags = given.get("tags", {}).get("items", [])
-    for tag in tags:
-        if not _NAME.fullmatch(tag):
-            raise invalid("resource.tags.items", tag, f"Must be a match of regex '{_NAME.pattern}'")
-    body = {key: given[key] for key in _KEPT if key in given}
-    body.update(
-        labels=given.get("labels", {}),
-        labelFingerprint=fingerprint(given.get("labels", {})),
-        metadata=check_metadata(given.get("metadata", {})),
-        tags={"items": tags, "fingerprint": fingerprint(tags)},
-        networkInterfaces=interfaces,
-        deletionProtection=given.get("deletionProtection", False),
-    )
+    body = {
+        **{key: given[key] for key in _KEPT if key in given},
+        "labels": labels,
+        "labelFingerprint": fingerprint(labels),
+        "metadata": check_metadata(given.get("metadata", {})),
+        "tags": {"items": tags, "fingerprint": fingerprint(tags)},
+        "networkInterfaces": interfaces,
+    }
     blueprint = Blueprint(
         project=project,
         name=name,
@@ -245,21 +216,32 @@ def draw(
 
 
 def _machine_type(given: Json, zone: str, bulk: bool) -> MachineType:
-    reference = given.get("machineType", "")
+    reference, at = given.get("machineType", ""), "resource.machineType"
     if not reference:
-        raise required("resource.machineType")
+        raise refusal("required", field=at)
     if bulk == ("/" in reference):
-        wanted = "a name, not a URL" if bulk else "a URL"
-        raise invalid("resource.machineType", reference, f"The URL is malformed. Expected {wanted}.")
-    name = last(reference)
-    machine_type = machines.MACHINE_TYPES.get(name)
+        raise invalid(at, reference, f"The URL is malformed. Expected {'a name, not a URL' if bulk else 'a URL'}.")
+    machine_type = MACHINE_TYPES.get(last(reference))
     if machine_type is None or not machine_type.is_in(zone):
-        raise invalid(
-            "resource.machineType", reference, f"Machine type with name '{name}' does not exist in zone '{zone}'."
-        )
+        why = f"Machine type with name '{last(reference)}' does not exist in zone '{zone}'."
+        raise invalid(at, reference, why)
     if not bulk and f"zones/{zone}/" not in reference:
-        raise invalid("resource.machineType", reference, f"The machine type is not of zone '{zone}'.")
+        raise invalid(at, reference, f"The machine type is not of zone '{zone}'.")
     return machine_type
+
+
+def _check_model(machine_type: MachineType, model: str, gpu: str, scheduling: Json, bulk: bool) -> None:
+    """Raise Refusal unless machines of this type are sold and maintained so."""
+    if model not in machine_type.series.models:
+        raise bad_request(f"{machine_type.name} is not available with the provisioning model {model}.")
+    if model == FLEX_START and (bulk or (machine_type.family == "n1" and not gpu)):
+        refused_by = "instances.bulkInsert" if bulk else f"{machine_type.name} without GPUs"
+        raise bad_request(f"The provisioning model {FLEX_START} is not supported by {refused_by}.")
+    policy, possible = scheduling["onHostMaintenance"], machine_type.series.maintenance
+    if gpu and policy != "TERMINATE":
+        raise bad_request("Instances with guest accelerators do not support live migration.")
+    if model == STANDARD and policy not in possible:
+        raise bad_request(f"Instances of type {machine_type.name} must have onHostMaintenance {possible[0]}.")
 
 
 def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json], bulk: bool) -> tuple[str, int]:
@@ -271,67 +253,54 @@ def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json],
     name = last(reference)
     if bulk == ("/" in reference):
         raise invalid("resource.guestAccelerators[0].acceleratorType", reference, "The URL is malformed.")
-    accelerator = machines.ACCELERATORS.get(name)
+    accelerator = ACCELERATORS.get(name)
     if accelerator is None or zone not in accelerator.zones:
         raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
-    if name == machine_type.gpu and count == machine_type.gpus:
+    if (name, count) == (machine_type.gpu, machine_type.gpus):
         return name, count
     if machine_type.family != "n1" or not accelerator.counts:
         raise bad_request(f"[{machine_type.name}, {name}] features are not compatible for creating instance.")
     if count not in accelerator.counts:
-        raise bad_request(
-            f"The number of GPU cards for '{name}' must be one of {list(accelerator.counts)}; {count} were requested."
-        )
+        counts = list(accelerator.counts)
+        raise bad_request(f"The number of GPU cards for '{name}' must be one of {counts}; {count} were requested.")
     if machine_type.cpus > accelerator.max_cpus * count:
         raise bad_request(f"[{machine_type.name}] has too many CPUs for {count} {name}.")
     return name, count
 
 
 def complete_scheduling(given: Json) -> Json:
-    """Return `given` with the API's defaults; a spot instance is preemptible and vice versa."""
-    scheduling = dict(given)
-    spot = scheduling.get("provisioningModel") == "SPOT" or bool(scheduling.get("preemptible"))
-    scheduling["preemptible"] = spot
-    scheduling.setdefault("provisioningModel", "STANDARD")
-    scheduling.setdefault("automaticRestart", not spot)
-    scheduling.setdefault("onHostMaintenance", "TERMINATE" if spot else "MIGRATE")
-    if spot and (scheduling["automaticRestart"] or scheduling["onHostMaintenance"] != "TERMINATE"):
+    """Return `given` with the API's defaults; a spot instance is preemptible and vice versa.
+
+    Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime, and
+    https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
+    """
+    spot = given.get("provisioningModel") == "SPOT" or bool(given.get("preemptible"))
+    defaults = {"automaticRestart": not spot, "onHostMaintenance": "TERMINATE" if spot else "MIGRATE"}
+    scheduling = {"provisioningModel": STANDARD, **defaults, **given, "preemptible": spot}
+    model, is_kept = scheduling["provisioningModel"], scheduling["onHostMaintenance"] != "TERMINATE"
+    is_kept |= scheduling["automaticRestart"]
+    limit, end = scheduling.get("maxRunDuration"), scheduling.get("terminationTime")
+    seconds, has_action = int((limit or {}).get("seconds", 0)), "instanceTerminationAction" in scheduling
+    if spot and is_kept:
         raise bad_request(
             "Scheduling must have preemptible be false when AutomaticRestart is true or it may migrate."
         )
-    limit = scheduling.get("maxRunDuration")
-    end = scheduling.get("terminationTime")
-    action = scheduling.get("instanceTerminationAction")
     if limit is not None and end is not None:
         raise bad_request("Scheduling must not have both maxRunDuration and terminationTime.")
-    if end is not None and action is None:
-        raise bad_request("Scheduling must have instanceTerminationAction set when terminationTime is.")
-    if limit is not None:
-        seconds = int(limit.get("seconds", 0))
-        if not _SHORTEST_RUN_S <= seconds <= _LONGEST_RUN_S:
-            raise invalid("resource.scheduling.maxRunDuration", seconds, "It must be from 30 seconds to 120 days.")
-        if action is None:
-            raise bad_request("Scheduling must have instanceTerminationAction set when maxRunDuration is.")
-    if action is not None and limit is end is None and _is_standard(scheduling):
+    for name, value in (("terminationTime", end), ("maxRunDuration", limit)):
+        if value is not None and not has_action:
+            raise bad_request(f"Scheduling must have instanceTerminationAction set when {name} is.")
+    if limit is not None and not 30 <= seconds <= 120 * 24 * 3600:
+        raise invalid("resource.scheduling.maxRunDuration", seconds, "It must be from 30 seconds to 120 days.")
+    if has_action and limit is end is None and model == STANDARD and not spot:
         raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
-    if scheduling["provisioningModel"] == FLEX_START:
-        _check_flex_start(scheduling)
-    if scheduling["provisioningModel"] == RESERVATION_BOUND and action is None:
+    if model == FLEX_START and is_kept:
+        raise bad_request("Flex-start VMs must have automaticRestart false and onHostMaintenance TERMINATE.")
+    if model == FLEX_START and not 600 <= seconds <= LONGEST_PREEMPTIBLE_S:
+        raise invalid("resource.scheduling.maxRunDuration", seconds, "Flex-start VMs run for 10 minutes to 7 days.")
+    if model == RESERVATION_BOUND and not has_action:
         raise bad_request(f"Scheduling must have instanceTerminationAction set for {RESERVATION_BOUND}.")
     return scheduling
-
-
-def _check_flex_start(scheduling: Json) -> None:
-    """Raise Refusal unless Flex-start VMs may have this scheduling.
-
-    Source: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
-    """
-    if scheduling["automaticRestart"] or scheduling["onHostMaintenance"] != "TERMINATE":
-        raise bad_request("Flex-start VMs must have automaticRestart false and onHostMaintenance TERMINATE.")
-    seconds = int(scheduling.get("maxRunDuration", {}).get("seconds", 0))
-    shortest, longest = _FLEX_RUN_S
-    if not shortest <= seconds <= longest:
-        raise invalid("resource.scheduling.maxRunDuration", seconds, "Flex-start VMs run for 10 minutes to 7 days.")
 
 
 def _reservation(given: Json, model: str) -> str:
@@ -351,60 +320,46 @@ def _reservation(given: Json, model: str) -> str:
 def _queue_s(given: Json, scheduling: Json) -> float:
     """Return the time for which a request waits for capacity; 0: it does not."""
     seconds = int(given.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
-    if not seconds:
-        return 0.0
-    if scheduling["provisioningModel"] != FLEX_START:
+    if seconds and scheduling["provisioningModel"] != FLEX_START:
         raise bad_request("requestValidForDuration is only for the provisioning model FLEX_START.")
-    shortest, longest = _FLEX_QUEUE_S
-    if not shortest <= seconds <= longest:
+    if seconds and not 90 <= seconds <= 7200:
         raise invalid("resource.params.requestValidForDuration", seconds, "It must be from 90 seconds to 2 hours.")
     return float(seconds)
-
-
-def _check_interfaces(machine_type: MachineType, interfaces: list[Json]) -> None:
-    if machine_type.series.gvnic and any(each.get("nicType", "GVNIC") != "GVNIC" for each in interfaces):
-        raise bad_request(f"[{machine_type.name}] supports only network interfaces of type GVNIC.")
-
-
-def _is_standard(scheduling: Json) -> bool:
-    """Return whether it is neither spot nor of another provisioning model."""
-    return bool(scheduling["provisioningModel"] == "STANDARD" and not scheduling["preemptible"])
 
 
 def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> None:
     """Set the disks to create, and the instance's ``disks``."""
     if not given or not given[0].get("boot"):
         raise invalid("resource.disks", "", "At least one disk, the first of them a boot disk, is required.")
-    attached = []
-    persistent = [disk for disk in given if disk.get("type", "PERSISTENT") == "PERSISTENT"]
-    scratch = [disk for disk in given if disk not in persistent]
+    scratch = [disk for disk in given if disk.get("type") == "SCRATCH"]
     _check_local_ssds(blueprint.machine_type, scratch)
-    for index, disk in enumerate(persistent):
-        attach = {
-            "kind": "compute#attachedDisk",
-            "type": "PERSISTENT",
-            "mode": "READ_WRITE",
-            "interface": "SCSI",
-            "deviceName": disk.get("deviceName", f"persistent-disk-{index}"),
-            "index": index,
-            "boot": bool(disk.get("boot")),
-            "autoDelete": bool(disk.get("autoDelete")),
-        }
-        if "initializeParams" in disk:
-            image = _image(disk["initializeParams"], index, find_image)
-            blueprint.image = blueprint.image if index else image
-            made = _new_disk(blueprint, disk, index, image)
-            blueprint.disks.append(made)
-            attach["source"] = made["name"]
-            attach["diskSizeGb"] = made["sizeGb"]
-        elif "source" in disk:
-            attach["source"] = last(disk["source"])
-        else:
-            raise required(f"resource.disks[{index}].initializeParams")
-        attached.append(attach)
     blueprint.local_ssds = blueprint.machine_type.local_ssds or len(scratch)
-    local = [_local_ssd(number, len(attached) + number) for number in range(blueprint.local_ssds)]
-    blueprint.body["disks"] = [*attached, *local]
+    attached = []
+    for index, disk in enumerate(disk for disk in given if disk not in scratch):
+        params = disk.get("initializeParams")
+        if params is None:
+            raise refusal("required", field=f"resource.disks[{index}].initializeParams")
+        source = relative(params.get("sourceImage", ""))
+        image = find_image(source)
+        if image is None:
+            raise not_found(source)
+        blueprint.image = blueprint.image if index else image
+        made = _new_disk(blueprint, disk, index, image)
+        blueprint.disks.append(made)
+        size = {"source": made["name"], "diskSizeGb": made["sizeGb"]}
+        flags = {"boot": bool(disk.get("boot")), "autoDelete": bool(disk.get("autoDelete"))}
+        attached.append(_attached(index, "PERSISTENT", f"persistent-disk-{index}", **flags, **size))
+    for number in range(blueprint.local_ssds):  # not resources of their own
+        flags = {"boot": False, "autoDelete": True}
+        name = f"local-nvme-ssd-{number}"
+        attached.append(_attached(len(attached), "SCRATCH", name, **flags, diskSizeGb="375"))
+    blueprint.body["disks"] = attached
+
+
+def _attached(index: int, kind: str, name: str, **fields: Any) -> Json:
+    interface = "NVME" if kind == "SCRATCH" else "SCSI"
+    shared = {"kind": "compute#attachedDisk", "type": kind, "mode": "READ_WRITE", "interface": interface}
+    return {**shared, "deviceName": name, "index": index, **fields}
 
 
 def _check_local_ssds(machine_type: MachineType, scratch: list[Json]) -> None:
@@ -440,44 +395,15 @@ def check_stop_action(scheduling: Json, local_ssds: int) -> None:
         raise bad_request("discardLocalSsd is only for instances with Local SSDs that are stopped at their end.")
 
 
-def _image(params: Json, index: int, find_image: FindImage) -> Image:
-    source = relative(params.get("sourceImage", ""))
-    image = find_image(source)
-    if image is not None:
-        return image
-    if source:
-        raise not_found(source)
-    raise required(f"resource.disks[{index}].initializeParams.sourceImage")
-
-
-def _local_ssd(number: int, index: int) -> Json:
-    """Return a Local SSD of an instance; it is not a resource of its own."""
-    return {
-        "kind": "compute#attachedDisk",
-        "type": "SCRATCH",
-        "mode": "READ_WRITE",
-        "interface": "NVME",
-        "deviceName": f"local-nvme-ssd-{number}",
-        "index": index,
-        "boot": False,
-        "autoDelete": True,
-        "diskSizeGb": "375",
-    }
-
-
 def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Json:
-    params = disk["initializeParams"]
+    params, machine_type, at = disk["initializeParams"], blueprint.machine_type, f"resource.disks[{index}]"
     size_gb = int(params.get("diskSizeGb") or disk.get("diskSizeGb") or image.disk_gb)
     if size_gb < image.disk_gb:
-        raise invalid(
-            f"resource.disks[{index}].initializeParams.diskSizeGb",
-            size_gb,
-            f"Requested disk size cannot be smaller than the image size ({image.disk_gb} GB)",
-        )
+        why = f"Requested disk size cannot be smaller than the image size ({image.disk_gb} GB)"
+        raise invalid(f"{at}.initializeParams.diskSizeGb", size_gb, why)
     kind = last(params.get("diskType") or "pd-standard")
-    if kind not in machines.DISK_TYPES:
+    if kind not in DISK_TYPES:
         raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
-    machine_type = blueprint.machine_type
     if kind not in machine_type.series.disks:
         raise bad_request(f"{kind} disk type cannot be used by {machine_type.name} machine type.")
     if image.architecture != machine_type.series.architecture:
@@ -488,10 +414,9 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Jso
     if not image.gvnic and blueprint.needs_gvnic:
         raise bad_request("The image does not have the guest OS feature GVNIC, which the network interface requires.")
     labels = params.get("labels", {})
-    check_labels(labels, f"resource.disks[{index}].initializeParams.labels")
-    default = blueprint.name if index == 0 else f"{blueprint.name}-{index}"
+    check_labels(labels, f"{at}.initializeParams.labels")
     return {
-        "name": params.get("diskName") or default,
+        "name": params.get("diskName") or (f"{blueprint.name}-{index}" if index else blueprint.name),
         "sizeGb": str(size_gb),
         "type": kind,
         "sourceImage": image.path,

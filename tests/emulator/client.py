@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from tests.emulator.catalog import locations
+from tests.emulator.catalog import REGIONS
 
 PROJECT, ZONE = "proj-1", "us-central1-a"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
@@ -93,7 +93,7 @@ class Client:
         if place[-2] == "-":
             where = {"zone": place, "bulk_insert_instance_resource_resource": resource}
             return self.call("Instances", "bulk_insert_unary", **request, **where)
-        denied = [zone for zone in locations.REGIONS[place] if zones and zone not in zones]
+        denied = [zone for zone in REGIONS[place] if zones and zone not in zones]
         preferences = {f"zones/{zone}": {"preference": "DENY"} for zone in denied}
         resource["location_policy"] = {"target_shape": "ANY_SINGLE_ZONE", "locations": preferences}
         where = {"region": place, "bulk_insert_instance_resource_resource": resource}

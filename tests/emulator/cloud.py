@@ -1,4 +1,4 @@
-"""The resources of the emulated project."""
+"""The resources and the state of the emulated project."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from tests.emulator import firewall, os_login
-from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
-from tests.emulator.catalog import entries, locations
-from tests.emulator.charges import Charges
+from tests.emulator import firewall
+from tests.emulator.accounts import OS_LOGIN, Profiles
+from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of, relative
+from tests.emulator.catalog import ZONES, Image, compute_skus, numeric_id
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
-from tests.emulator.failures import Refusal, not_found
+from tests.emulator.errors import Failure, Refusal, not_found
 from tests.emulator.faults import Rule
 from tests.emulator.governance import Governance
-from tests.emulator.guests import Guest, Guests
+from tests.emulator.guests import Guest, Guests, GuestSpec
 from tests.emulator.limits import Limits, Usage, disk_quota
 from tests.emulator.operations import Launch, Operation, Operations, Work
+from tests.emulator.storage import Storage
 
 Json = dict[str, Any]
-T = TypeVar("T")
 _ADDRESSES = 253
+_NAT_ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
 
 
 @dataclass
@@ -57,9 +58,37 @@ class Call:
         return f"regions/{self.path['region']}" if "region" in self.path else "global"
 
     @property
+    def noun(self) -> str:
+        """``instances``; for operations of all scopes ``operations``."""
+        noun = self.method.id.split(".")[1]
+        return "operations" if noun.endswith("Operations") else noun
+
+    @property
     def zone(self) -> str:
         """Its zone."""
         return self.path["zone"]
+
+
+Answer = Callable[["Cloud", Call], Json]
+METHODS: dict[str, Answer] = {}
+STARTING: set[str] = set()
+"""Of the methods, those that start an operation."""
+
+
+def method(*ids: str) -> Callable[[Answer], Answer]:
+    """Let the decorated function answer these methods."""
+
+    def register(answer: Answer) -> Answer:
+        METHODS.update(dict.fromkeys(ids, answer))
+        return answer
+
+    return register
+
+
+def starting(*ids: str) -> Callable[[Answer], Answer]:
+    """Let the decorated function answer these methods, and start an operation."""
+    STARTING.update(ids)
+    return method(*ids)
 
 
 @dataclass
@@ -110,6 +139,40 @@ def items_of(metadata: Json) -> dict[str, str]:
     return {item["key"]: item.get("value", "") for item in metadata["items"]}
 
 
+@dataclass
+class Charge:
+    """A time for which a resource is billed.
+
+    Attributes:
+        resource: ID of the instance or disk.
+        start: Seconds since the epoch.
+        blueprint: The instance; None for a disk.
+        disk: The disk; None for an instance.
+        end: Seconds since the epoch; 0: it is not over.
+    """
+
+    resource: str
+    start: float
+    blueprint: Blueprint | None = None
+    disk: Json | None = None
+    end: float = 0.0
+
+
+@dataclass
+class Ticket:
+    """A Flex-start request that waits for capacity.
+
+    Attributes:
+        instance: ID of its instance, which is PENDING.
+        admit: Provisions the instance, and returns True, if there is capacity.
+        end: Ends the request with a failure.
+    """
+
+    instance: str
+    admit: Callable[[], bool]
+    end: Callable[[Failure | None], None]
+
+
 class Cloud:
     """The resources of one project.
 
@@ -139,7 +202,6 @@ class Cloud:
         self.project = project
         self.clock = clock
         self.operations = Operations(clock, operation_s)
-        self._parts: dict[type[Any], Any] = {}
         self.guests = guests
         self.directory = directory
         self.ssh_port = ssh_port
@@ -149,23 +211,10 @@ class Cloud:
         self.google_certificate = ""
         self.grace_s = 30.0
         self.late_s = 0.0
-        self.caller = "127.0.0.1"
+        self.scopes = ""  # of the access token that was granted last
         self._threaded = threaded
         self._address_stem = ""
         self._threads: list[threading.Thread] = []
-        self.instances: dict[tuple[str, str], Instance] = {}
-        self.disks: dict[tuple[str, str], Json] = {}
-        self.firewalls: dict[str, Json] = {}
-        self.rules_in_force: list[Json] = []
-        self.propagation_s = 0.0
-        self.addresses: dict[tuple[str, str], Json] = {}
-        self.networks: list[str] = []
-        self.shared: dict[str, list[str]] = {}
-        self.denied: set[str] = set()
-        self.requests: dict[tuple[str, ...], Operation] = {}
-        self.charges = Charges()
-        self.metadata: Json = {}
-        self.scopes = ""  # of the access token that was granted last
         self._serial = 0
         self._addresses_given = -1
         self.empty()
@@ -184,34 +233,32 @@ class Cloud:
         return address
 
     def empty(self) -> None:
-        """Delete all resources."""
+        """Hold nothing, as at the start; resources are kept by place and name, global ones by name."""
         self.operations.clear()
-        self.charges = Charges()
-        self._parts.clear()
-        for held in (self.instances, self.disks, self.firewalls, self.addresses, self.requests, self.denied):
-            held.clear()
+        self.instances: dict[tuple[str, str], Instance] = {}
+        self.disks: dict[Any, Json] = {}
+        self.addresses: dict[Any, Json] = {}
+        self.firewalls: dict[Any, Json] = {}
+        self.images: dict[Any, Json] = {}
+        self.image_contents: dict[str, Image] = {}
+        self.policies: dict[Any, Json] = {}
+        self.reservations: dict[Any, Json] = {}
+        self.routers: dict[Any, Json] = {}
+        self.requests: dict[tuple[str, ...], Operation] = {}
+        self.charges: list[Charge] = []
+        self.queue: list[Ticket] = []
         self.networks = ["default"]
-        self.shared = {}
-        self.caller = "127.0.0.1"
-        self.rules_in_force = []
+        self.shared: dict[str, list[str]] = {}
+        self.firewall_policies: list[Json] = []
+        self.rules_in_force: list[Json] = []
         self.propagation_s = 0.0
-        self.metadata = check_metadata({})
-
-    def part(self, kind: type[T]) -> T:
-        """Return the state that a service or a kind of resource keeps, new after `empty`."""
-        if kind not in self._parts:
-            self._parts[kind] = kind()
-        return cast("T", self._parts[kind])
-
-    @property
-    def limits(self) -> Limits:
-        """Return the capacity of zones, and the quotas."""
-        return self.part(Limits)
-
-    @property
-    def governance(self) -> Governance:
-        """Return the state that decides which calls are allowed."""
-        return self.part(Governance)
+        self.caller = "127.0.0.1"
+        self.denied: set[str] = set()
+        self.silent: set[str] = set()  # zones and regions that do not answer
+        self.has_partial_lists = True
+        self.metadata: Json = check_metadata({})
+        self.skus, self.sku_page = compute_skus(), 5000
+        self.limits, self.governance, self.storage, self.profiles = Limits(), Governance(), Storage(), Profiles()
 
     def networks_of(self, project: str) -> list[str]:
         """Return the networks of a project: of this one, or of a host project of a Shared VPC."""
@@ -221,14 +268,13 @@ class Cloud:
         """Return the URL of a project."""
         return f"{self.root}/projects/{project}"
 
-    def network(self, reference: str) -> str:
-        """Return the URL of the network in a name, a path, or a URL.
+    def network(self, reference: str, project: str = "") -> str:
+        """Return the URL of the network in a name, a path, or a URL; without a project, it is of `project`.
 
         Raises:
             Refusal: it does not exist.
         """
-        project = project_of(reference) or self.project
-        name = last(reference)
+        project, name = project_of(reference) or project or self.project, last(reference)
         if name not in self.networks_of(project):
             raise not_found(f"projects/{project}/global/networks/{name}")
         return f"{self.url_of(project)}/global/networks/{name}"
@@ -236,30 +282,14 @@ class Cloud:
     def new_id(self) -> str:
         """Return a numeric id that no resource has."""
         self._serial += 1
-        return entries.numeric_id(f"{self.clock.now()} {self._serial}")
+        return numeric_id(f"{self.clock.now()} {self._serial}")
 
-    def launch(
-        self,
-        call: Call,
-        kind: str,
-        target: str,
-        work: Work,
-        *,
-        target_id: str = "",
-        after: Operation | None = None,
-        group: str = "",
-    ) -> Operation:
-        """Start the operation that answers `call`."""
-        fault = call.fault
-        launch = Launch(
-            call.scope,
-            kind,
-            target,
-            target_id,
-            client_id=call.query.get("requestId", ""),
-            group=group,
-            extra_s=fault.seconds if fault and fault.kind == "slow-operation" else 0.0,
-        )
+    def launch(self, call: Call, kind: str, target: str, work: Work, **more: Any) -> Operation:
+        """Start the operation that answers `call`; `more` are fields of Launch, and ``after``."""
+        fault, after = call.fault, more.pop("after", None)
+        extra_s = fault.seconds if fault and fault.kind == "slow-operation" else 0.0
+        client_id = call.query.get("requestId", "")
+        launch = Launch(call.scope, kind, target, client_id=client_id, extra_s=extra_s, **more)
         return self.operations.launch(launch, work, after)
 
     def instance(self, zone: str, name: str) -> Instance:
@@ -275,32 +305,108 @@ class Cloud:
             raise not_found(f"projects/{self.project}/zones/{zone}/instances/{name}")
         return match
 
+    # --- billing, queue, quotas
+
+    def end_charge(self, resource: str) -> None:
+        """Record that the billing of an instance or a disk ends."""
+        for charge in self.charges:
+            if charge.resource == resource and not charge.end:
+                charge.end = self.clock.now()
+
+    def recheck_queue(self) -> None:
+        """Provision the waiting instances for which there is capacity, oldest first."""
+        for ticket in list(self.queue):
+            if ticket in self.queue and ticket.admit():
+                self.queue.remove(ticket)
+
+    def take_ticket(self, instance: Instance) -> Ticket | None:
+        """Remove and return the request of an instance, if it waits."""
+        ticket = next((ticket for ticket in self.queue if ticket.instance == instance.body["id"]), None)
+        if ticket is not None:
+            self.queue.remove(ticket)
+        return ticket
+
+    def held(self) -> Iterator[Blueprint]:
+        """Return the requests of the instances that use the zones' capacity."""
+        for instance in self.instances.values():
+            if instance.status not in ("PENDING", "TERMINATED"):
+                yield instance.blueprint
+
+    def reserved(self, zone: str, name: str) -> int:
+        """Return the number of instances that consume a reservation."""
+        return sum((each.zone, each.reservation) == (zone, name) for each in self.held())
+
+    def usage(self) -> Usage:
+        """Return the usage of each quota."""
+        counts = {"FIREWALLS": self.firewalls, "NETWORKS": self.networks, "IMAGES": self.images}
+        used: Usage = {("", metric): float(len(held)) for metric, held in counts.items()}
+        for blueprint in self.held():
+            for key, amount in self.limits.consumption(blueprint).items():
+                used[key] = used.get(key, 0.0) + amount
+        for (zone, _), disk in self.disks.items():
+            where = (ZONES[zone], disk_quota(last(disk["type"])))
+            used[where] = used.get(where, 0.0) + float(disk["sizeGb"])
+        return used
+
+    # --- guests
+
+    def guest_spec(self, instance: Instance) -> GuestSpec:
+        """Return the properties of the guest of `instance`, which follow from it and from the project."""
+        blueprint, number = instance.blueprint, instance.body["id"]
+        is_online = blueprint.external or self._has_nat(instance.body["networkInterfaces"][0])
+        return GuestSpec(
+            name=blueprint.name,
+            zone=blueprint.zone,
+            project=self.project,
+            id=number,
+            address=instance.address,
+            ssh_port=self.ssh_port,
+            gpus=blueprint.gpus,
+            gpu=blueprint.gpu,
+            metadata=self.guest_metadata(instance),
+            os_login_keys=self.os_login_keys(instance),
+            directory=self.directory / number,
+            image=blueprint.image,
+            index=is_online,
+            hosts=self.google_hosts if is_online else (),
+            certificate=self.google_certificate,
+            service_accounts=tuple(instance.body.get("serviceAccounts", ())),
+            clock=self.clock,
+            local_ssds=blueprint.local_ssds,
+        )
+
+    def _has_nat(self, interface: Json) -> bool:
+        """Return whether Cloud NAT, which belongs to Cloud Routers, serves a network interface."""
+        network, subnetwork = relative(interface["network"]), relative(interface["subnetwork"])
+        region = subnetwork.split("/")[3]
+        routers = [router for (where, _), router in self.routers.items() if where == region]
+        nats = [nat for each in routers if relative(each["network"]) == network for nat in each.get("nats", ())]
+        return any(
+            nat.get("sourceSubnetworkIpRangesToNat") in _NAT_ALL
+            or subnetwork in {relative(each["name"]) for each in nat.get("subnetworks", ())}
+            for nat in nats
+        )
+
     def guest_metadata(self, instance: Instance) -> dict[str, str]:
         """Return the metadata items of an instance, and of its project those that decide who may log in.
 
         An item of the instance wins; its SSH keys and those of the project count, unless it blocks the latter.
         """
-        items = {**self._project_items(os_login.ENABLE), **instance.metadata()}
+        project = items_of(self.metadata)
+        items = {key: value for key, value in project.items() if key == OS_LOGIN} | instance.metadata()
         if items.get("block-project-ssh-keys", "").upper() != "TRUE":
-            keys = [items.get("ssh-keys", ""), *self._project_items("ssh-keys").values()]
-            if any(keys):
-                items["ssh-keys"] = "\n".join(filter(None, keys))
+            keys = [*filter(None, (items.get("ssh-keys"), project.get("ssh-keys")))]
+            items |= {"ssh-keys": "\n".join(keys)} if keys else {}
         return items
-
-    def _project_items(self, key: str) -> dict[str, str]:
-        """Return the item `key` of the project's metadata, if it has one."""
-        return {name: value for name, value in items_of(self.metadata).items() if name == key}
 
     def os_login_keys(self, instance: Instance) -> dict[str, list[str]]:
         """Return the keys by user that OS Login grants on an instance, if the instance uses it."""
         has_account = bool(instance.body.get("serviceAccounts"))
-        return self.part(os_login.Profiles).granted(
-            self.denied, has_service_account=has_account, now=self.clock.now()
-        )
+        return self.profiles.granted(self.denied, has_service_account=has_account, now=self.clock.now())
 
     def update_guests(self, *instances: Instance) -> None:
-        """Pass the current metadata, and the keys of OS Login, to the guests of `instances`."""
-        for instance in instances:
+        """Pass the current metadata, and the keys of OS Login, to the guests of `instances`, or to all."""
+        for instance in instances or tuple(self.instances.values()):
             if instance.guest:
                 metadata, keys = self.guest_metadata(instance), self.os_login_keys(instance)
                 instance.updates.append(partial(instance.guest.update_metadata, metadata, keys))
@@ -323,34 +429,14 @@ class Cloud:
         """Apply the firewall rules to the guests of `instances`, or to all guests."""
         for instance in instances or tuple(self.instances.values()):
             if instance.guest:
-                self.aside(partial(instance.guest.admit, partial(self._admits, instance)))
+                self.aside(partial(instance.guest.admit, partial(self._admits_caller, instance)))
 
-    def _admits(self, instance: Instance) -> bool:
+    def _admits_caller(self, instance: Instance) -> bool:
         return self.admits(instance, self.caller if instance.blueprint.external else firewall.PROXY, self.ssh_port)
 
     def admits(self, instance: Instance, caller: str, port: int) -> bool:
         """Return whether the firewall lets an address connect to a TCP port of an instance."""
-        policies = self.part(firewall.Policies).policies
-        return firewall.admits(self.rules_in_force, policies, instance.body, caller, port)
-
-    def held(self) -> Iterator[Blueprint]:
-        """Return the requests of the instances that use the zones' capacity."""
-        return (
-            instance.blueprint
-            for instance in self.instances.values()
-            if instance.status not in ("PENDING", "TERMINATED")
-        )
-
-    def usage(self) -> Usage:
-        """Return the usage of each quota."""
-        used: Usage = {("", "FIREWALLS"): float(len(self.firewalls)), ("", "NETWORKS"): float(len(self.networks))}
-        for blueprint in self.held():
-            for key, amount in self.limits.consumption(blueprint).items():
-                used[key] = used.get(key, 0.0) + amount
-        for (zone, _), disk in self.disks.items():
-            where = (locations.ZONES[zone], disk_quota(disk["type"].rsplit("/", 1)[-1]))
-            used[where] = used.get(where, 0.0) + float(disk["sizeGb"])
-        return used
+        return firewall.admits(self.rules_in_force, self.firewall_policies, instance.body, caller, port)
 
     def free_address(self) -> str:
         """Return an address that no instance has.
@@ -364,7 +450,7 @@ class Cloud:
             address = f"{self._address_stem}.{2 + self._addresses_given % _ADDRESSES}"
             if address not in taken:
                 return address
-        raise Refusal(403, "quotaExceeded", "The emulator has no address left.", domain="usageLimits")
+        raise Refusal(403, "quotaExceeded", "The emulator has no address left.", "usageLimits")
 
     def aside(self, action: Callable[[], None], then: Callable[[], None] = lambda: None) -> None:
         """Call `action` on a guest, which may take time; then call `then` with the lock held."""

@@ -15,15 +15,17 @@ from typing import Any
 from urllib.parse import unquote
 
 Json = dict[str, Any]
-
-_RANGES = {
-    "int32": (-(2**31), 2**31 - 1),
-    "uint32": (0, 2**32 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-    "uint64": (0, 2**64 - 1),
+_RANGES = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1)}
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "boolean": (bool, "a boolean"),
+    "integer": (int, "an integer"),
+    "number": ((int, float), "a number"),
+    "string": (str, "a string"),
+    "array": (list, "a list"),
+    "object": (dict, "an object"),
 }
-_ANY_LENGTH = (-1, "")
-_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
+_WITHOUT_BODY = ("storage.objects.rewrite",)
+"""Methods that accept a request without a body."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Method:
     Attributes:
         id: ``compute.instances.insert``.
         verb: ``POST``.
-        template: Path below the service's root, its parameters in braces, each without slashes.
+        template: Path below the service's root, its parameters in braces.
         path: Matches that path; its parameters are the groups.
         parameters: Parameters of path and query by name, as the document describes them.
         request: Name of the request body's schema; empty: it has none.
@@ -48,15 +50,6 @@ class Method:
     request: str
     response: str
 
-    @property
-    def takes_any_path(self) -> bool:
-        """Return whether a parameter of its path may have any number of slashes."""
-        return any(each.get("pattern") == "^.*$" for each in self.parameters.values() if each["location"] == "path")
-
-
-_WITHOUT_BODY = ("storage.objects.rewrite",)
-"""Methods that accept a request without a body."""
-
 
 class Discovery:
     """One discovery document.
@@ -70,23 +63,21 @@ class Discovery:
         self.root = "/" + document["servicePath"]
         self._schemas: dict[str, Json] = document["schemas"]
         self.methods = {method.id: method for method in _methods(document)}
-        self._routes: dict[tuple[str, int, str], list[Method]] = {}
+        self._routes: dict[tuple[str, int], list[Method]] = {}
         for method in self.methods.values():
-            route = (method.verb, method.template.count("/"), _tail(method.template))
-            route = (method.verb, *_ANY_LENGTH) if method.takes_any_path else route
-            self._routes.setdefault(route, []).append(method)
+            lengths = range(2, 12) if "{+" in method.template else (method.template.count("/"),)
+            for length in lengths:
+                self._routes.setdefault((method.verb, length), []).append(method)
 
     def match(self, verb: str, path: str) -> tuple[Method, dict[str, str]] | None:
         """Return the method for `verb` on a path, and the parameters of the path, unescaped; None: no such method."""
         if not path.startswith(self.root):
             return None
         rest = path[len(self.root) :]
-        count = rest.count("/")
-        for length in ((count, _tail(rest)), (count, ""), _ANY_LENGTH):
-            for method in self._routes.get((verb, *length), ()):
-                match = method.path.fullmatch(rest)
-                if match:
-                    return method, {name: unquote(value) for name, value in match.groupdict().items()}
+        for method in self._routes.get((verb, rest.count("/")), ()):
+            match = method.path.fullmatch(rest)
+            if match:
+                return method, {name: unquote(value) for name, value in match.groupdict().items()}
         return None
 
     def check_parameters(self, method: Method, given: Mapping[str, str]) -> list[str]:
@@ -94,7 +85,12 @@ class Discovery:
         problems: list[str] = []
         for name, parameter in method.parameters.items():
             if name in given:
-                problems += _check_parameter(name, parameter, given[name])
+                value: Any = given[name]
+                if parameter["type"] == "boolean":
+                    value = {"true": True, "false": False}.get(value.lower(), value)
+                elif parameter["type"] in ("integer", "number") and re.fullmatch(r"-?\d+", value):
+                    value = int(value)
+                problems += self._check(parameter, value, f"parameter {name}", "")
             elif parameter.get("required"):
                 problems.append(f"required parameter {name} is missing")
         return problems
@@ -105,83 +101,58 @@ class Discovery:
             return [] if body in (None, {}) else ["a body where none belongs"]
         if body is None:
             return [] if method.id in _WITHOUT_BODY else ["no body"]
-        return list(self._check_ref(method.request, body, "", method.id))
+        return list(self._check({"$ref": method.request}, body, method.request, method.id))
 
     def check_response(self, method: Method, body: Any) -> list[str]:
         """Return the errors in the body of a response of `method`."""
-        return list(self._check_ref(method.response, body, "", "")) if method.response else []
+        return list(self._check({"$ref": method.response}, body, method.response, "")) if method.response else []
 
-    def properties(self, schema: str) -> Mapping[str, Json]:
-        """Return the fields of a schema by name."""
-        fields: Mapping[str, Json] = self._schemas[schema].get("properties", {})
+    def fields(self, method: Method) -> Mapping[str, Json]:
+        """Return the fields of the items of a list `method`."""
+        items = self._schemas[method.response]["properties"]["items"]
+        if scoped := items.get("additionalProperties", {}).get("$ref"):
+            values = self._schemas[scoped]["properties"].values()
+            [items] = [value for value in values if "$ref" in value.get("items", {})]
+        fields: Mapping[str, Json] = self._schemas[items["items"]["$ref"]]["properties"]
         return fields
 
-    def items(self, method: Method) -> str:
-        """Return the name of the schema of the items of a list `method`; empty: it is not a list."""
-        items = self.properties(method.response).get("items", {}) if method.response else {}
-        if "$ref" in items.get("items", {}):
-            return str(items["items"]["$ref"])
-        scoped = items.get("additionalProperties", {}).get("$ref")
-        if not scoped:
-            return ""
-        [name] = [
-            field["items"]["$ref"] for field in self.properties(scoped).values() if "$ref" in field.get("items", {})
-        ]
-        return str(name)
-
-    def _check_ref(self, name: str, value: Any, at: str, method: str) -> Iterator[str]:
-        yield from self._check(self._schemas[name], value, at or name, method)
-
     def _check(self, schema: Json, value: Any, at: str, method: str) -> Iterator[str]:
-        reference = schema.get("$ref")
-        if reference:
-            yield from self._check_ref(reference, value, at, method)
-            return
+        """Yield the errors in a value; `method` is that of a request, whose required fields must be there."""
+        if "$ref" in schema:
+            schema = self._schemas[schema["$ref"]]
         kind = schema.get("type", "any")
-        if kind == "object":
+        if kind == "any":
+            return
+        if not _is_of(kind, schema, value):
+            yield f"{at}: {value!r} is not {_TYPES[kind][1]}"
+        elif kind == "object":
             yield from self._check_object(schema, value, at, method)
         elif kind == "array":
-            yield from self._check_array(schema, value, at, method)
-        elif kind != "any":
-            yield from _check_scalar(schema, value, at)
+            for index, part in enumerate(value):
+                yield from self._check(schema["items"], part, f"{at}[{index}]", method)
+        else:
+            yield from _check_format(schema, value, at)
 
-    def _check_object(self, schema: Json, value: Any, at: str, method: str) -> Iterator[str]:
-        if not isinstance(value, dict):
-            yield f"{at}: {value!r} is not an object"
-            return
+    def _check_object(self, schema: Json, value: Json, at: str, method: str) -> Iterator[str]:
         fields = schema.get("properties", {})
-        others = schema.get("additionalProperties")
         for name, part in value.items():
-            if name in fields:
-                yield from self._check(fields[name], part, f"{at}.{name}", method)
-            elif others is not None:
-                yield from self._check(others, part, f"{at}.{name}", method)
-            else:
+            described = fields.get(name, schema.get("additionalProperties"))
+            if described is None:
                 yield f"{at}: unknown field {name!r}"
-        if method:
-            for name, field in fields.items():
-                if name not in value and method in field.get("annotations", {}).get("required", ()):
-                    yield f"{at}: required field {name!r} is missing"
-
-    def _check_array(self, schema: Json, value: Any, at: str, method: str) -> Iterator[str]:
-        if not isinstance(value, list):
-            yield f"{at}: {value!r} is not a list"
-            return
-        for index, part in enumerate(value):
-            yield from self._check(schema["items"], part, f"{at}[{index}]", method)
+            else:
+                yield from self._check(described, part, f"{at}.{name}", method)
+        for name, described in fields.items():
+            if method and name not in value and method in described.get("annotations", {}).get("required", ()):
+                yield f"{at}: required field {name!r} is missing"
 
 
+@cache
 def discovery(name: str = "compute.v1") -> Discovery:
     """Return the document of an API, by the name of its file, such as ``compute.v1``.
 
     Raises:
         FileNotFoundError: google-api-python-client is not installed.
     """
-    return _load(name)
-
-
-@cache
-def _load(name: str) -> Discovery:
     spec = importlib.util.find_spec("googleapiclient")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("google-api-python-client, which carries the discovery documents, is not installed")
@@ -191,75 +162,40 @@ def _load(name: str) -> Discovery:
 
 def _methods(resource: Json) -> Iterator[Method]:
     for method in resource.get("methods", {}).values():
-        parameters = method.get("parameters", {})
-        yield Method(
-            method["id"],
-            method["httpMethod"],
-            method.get("flatPath", method["path"]),
-            _path(method["path"], parameters),
-            parameters,
-            method.get("request", {}).get("$ref", ""),
-            method.get("response", {}).get("$ref", ""),
-        )
+        parameters, refs = method.get("parameters", {}), [method.get(key, {}) for key in ("request", "response")]
+        path = _path(method["path"], parameters)
+        names = (ref.get("$ref", "") for ref in refs)
+        yield Method(method["id"], method["httpMethod"], method["path"], path, parameters, *names)
     for child in resource.get("resources", {}).values():
         yield from _methods(child)
 
 
 def _path(template: str, parameters: Mapping[str, Json]) -> re.Pattern[str]:
-    """Return ``projects/{project}/zones`` as a pattern; the value of ``{+name}`` may have slashes."""
+    """Return ``projects/{project}/zones`` as a pattern; the value of ``{+name}`` may have slashes, but no verb."""
+
+    def pattern_of(name: re.Match[str]) -> str:
+        form = str(parameters[name[1]].get("pattern", ".+")).strip("^$").replace("[^/]+", "[^/:]+")
+        return f"(?P<{name[1]}>{form})"
+
     pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", template)
-    return re.compile(re.sub(r"\{\+(\w+)\}", lambda name: f"(?P<{name[1]}>{_form(parameters[name[1]])})", pattern))
+    return re.compile(re.sub(r"\{\+(\w+)\}", pattern_of, pattern))
 
 
-def _form(parameter: Json) -> str:
-    """Return the pattern of a parameter's values, without a verb such as ``:enable`` after them."""
-    return str(parameter.get("pattern", ".+")).strip("^$").replace("[^/]+", "[^/:]+")
+def _is_of(kind: str, schema: Json, value: Any) -> bool:
+    """Return whether a value has a type; a 64-bit integer is sent as a string, but is also accepted as a number."""
+    is_long = kind == "string" and schema.get("format", "").endswith("int64")
+    accepted = int if is_long and isinstance(value, int) else _TYPES[kind][0]
+    return isinstance(value, accepted) and (kind == "boolean" or not isinstance(value, bool))
 
 
-def _tail(path: str) -> str:
-    """Last segment of a path or template; empty where it is, or holds, something other than a plain word."""
-    tail = path.rsplit("/", 1)[-1]
-    return tail if tail.isalpha() else ""
-
-
-def _check_parameter(name: str, parameter: Json, text: str) -> Iterator[str]:
-    kind = parameter["type"]
-    value: Any = text
-    if kind == "boolean":
-        value = {"true": True, "false": False}.get(text.lower(), text)
-    elif kind in ("integer", "number") and re.fullmatch(r"-?\d+", text):
-        value = int(text)
-    yield from _check_scalar(parameter, value, f"parameter {name}")
-
-
-def _check_scalar(schema: Json, value: Any, at: str) -> Iterator[str]:
-    kind = schema["type"]
-    if kind == "boolean":
-        if not isinstance(value, bool):
-            yield f"{at}: {value!r} is not a boolean"
-    elif kind == "integer":
-        yield from _check_integer(schema.get("format", "int32"), value, at)
-    elif kind == "number":
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            yield f"{at}: {value!r} is not a number"
-    elif not isinstance(value, str):
-        # A 64-bit integer is sent as a string, but is also accepted as a number.
-        if not schema.get("format", "").endswith("int64") or isinstance(value, bool) or not isinstance(value, int):
-            yield f"{at}: {value!r} is not a string"
-    else:
-        yield from _check_string(schema, value, at)
-
-
-def _check_integer(form: str, value: Any, at: str) -> Iterator[str]:
-    low, high = _RANGES[form]
-    if isinstance(value, bool) or not isinstance(value, int):
-        yield f"{at}: {value!r} is not an integer"
-    elif not low <= value <= high:
-        yield f"{at}: {value} is not a valid {form}"
-
-
-def _check_string(schema: Json, value: str, at: str) -> Iterator[str]:
+def _check_format(schema: Json, value: Any, at: str) -> Iterator[str]:
     form = schema.get("format", "")
+    if schema["type"] == "integer":
+        low, high = _RANGES[form or "int32"]
+        if not low <= value <= high:
+            yield f"{at}: {value} is not a valid {form}"
+    if not isinstance(value, str):
+        return
     if "enum" in schema and value not in schema["enum"]:
         yield f"{at}: {value!r} is none of {', '.join(schema['enum'])}"
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
@@ -268,7 +204,7 @@ def _check_string(schema: Json, value: str, at: str) -> Iterator[str]:
         yield f"{at}: {value!r} is not a valid {form}"
     if form == "byte" and not _is_base64(value):
         yield f"{at}: {value!r} is not base64"
-    if form == "google-duration" and not _DURATION.fullmatch(value):
+    if form == "google-duration" and not re.fullmatch(r"-?\d+(\.\d{1,9})?s", value):
         yield f"{at}: {value!r} is not a duration"
 
 

@@ -21,9 +21,8 @@ from typing import Any
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
-from tests.emulator import local_ssds
 from tests.emulator.accounts import SUDOERS, Accounts
-from tests.emulator.catalog.images import IMAGES, Image
+from tests.emulator.catalog import ACCELERATORS, IMAGES, Image
 from tests.emulator.clock import Clock
 from tests.emulator.space import UP
 
@@ -74,21 +73,7 @@ _ABSENT = "absent\n"
 _AS_ROOT = "emulator-root"
 """Copy of bash with the set-user-ID bit, with which the stand-in for sudo becomes root."""
 
-# Name and memory as nvidia-smi prints them, power limit in watts, compute capability.
-_GPUS = {
-    "nvidia-tesla-t4": ("Tesla T4", "15360", "70", "7.5"),
-    "nvidia-tesla-p4": ("Tesla P4", "7680", "75", "6.1"),
-    "nvidia-tesla-p100": ("Tesla P100-PCIE-16GB", "16384", "250", "6.0"),
-    "nvidia-tesla-v100": ("Tesla V100-SXM2-16GB", "16384", "300", "7.0"),
-    "nvidia-l4": ("NVIDIA L4", "23034", "72", "8.9"),
-    "nvidia-tesla-a100": ("NVIDIA A100-SXM4-40GB", "40960", "400", "8.0"),
-    "nvidia-a100-80gb": ("NVIDIA A100-SXM4-80GB", "81920", "400", "8.0"),
-    "nvidia-h100-80gb": ("NVIDIA H100 80GB HBM3", "81559", "700", "9.0"),
-    "nvidia-h100-mega-80gb": ("NVIDIA H100 80GB HBM3", "81559", "700", "9.0"),
-    "nvidia-h200-141gb": ("NVIDIA H200", "143771", "700", "9.0"),
-    "nvidia-b200": ("NVIDIA B200", "183359", "1000", "10.0"),
-    "nvidia-rtx-pro-6000": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "97887", "600", "12.0"),
-}
+_LOCAL_SSD_BYTES = 32 << 20
 _TURING = 7.5
 """The lowest compute capability that NVIDIA's open kernel modules support."""
 
@@ -162,14 +147,10 @@ class Disk:
     Attributes:
         accounts: Who may log in.
         domain_name: Of the guest in its cloud's network.
-
-    Raises:
-        ValueError: its GPUs are of an unknown type.
     """
 
     def __init__(self, spec: GuestSpec, python: Path) -> None:
-        if spec.gpus and spec.gpu not in _GPUS:
-            raise ValueError(f"no GPU of type {spec.gpu!r} is emulated, but {', '.join(_GPUS)}")
+        self._gpu = ACCELERATORS[spec.gpu].smi if spec.gpus else ()
         self._spec = spec
         self._python = python
         self._directory = spec.directory.resolve()
@@ -203,7 +184,12 @@ class Disk:
         for name in ("sshd", "emulator/sessions", "emulator/units"):
             (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
         (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
-        local_ssds.prepare(self._directory, self._spec.local_ssds)
+        for number in range(self._spec.local_ssds):
+            ssd = self._local_ssds / "by-id" / f"google-local-nvme-ssd-{number}"
+            if not ssd.exists():
+                ssd.parent.mkdir(parents=True, exist_ok=True)
+                with ssd.open("wb") as file:
+                    file.truncate(_LOCAL_SSD_BYTES)
         self.set_clock()
         if nologin:
             self._nologin.write_text(_NOLOGIN)
@@ -241,7 +227,12 @@ class Disk:
 
     def stop(self) -> None:
         """Lose what ends with a stop of the instance: the content of its Local SSDs."""
-        local_ssds.discard(self._directory)
+        shutil.rmtree(self._local_ssds, ignore_errors=True)
+
+    @property
+    def _local_ssds(self) -> Path:
+        """Return the directory of files that appear as Local SSDs, which are blank at each start of the instance."""
+        return self._directory / "local-ssds"
 
     def set_clock(self) -> None:
         """Let ``date`` show the present time of the guest."""
@@ -273,7 +264,7 @@ class Disk:
         """Number of GPUs that the driver of the image supports."""
         if not self._spec.gpus or not self._spec.driver:
             return 0
-        supported = self._spec.driver != "open" or float(_GPUS[self._spec.gpu][3]) >= _TURING
+        supported = self._spec.driver != "open" or float(self._gpu[3]) >= _TURING
         return self._spec.gpus if supported else 0
 
     def _host_key(self) -> str:
@@ -301,7 +292,7 @@ class Disk:
         for name, source in _PROGRAMS.items():
             _write_program(directory / name, (_IMAGES / source).read_text())
         if self._spec.gpus and self._spec.driver:
-            name, memory, power, capability = _GPUS[self._spec.gpu]
+            name, memory, power, capability = self._gpu
             properties = {
                 "count": self._visible_gpus,
                 "name": name,
@@ -368,7 +359,9 @@ class Disk:
         ]
         if _SYSTEM_PYTHON.exists():
             lines.append(f"mount --bind bin/python3 {_SYSTEM_PYTHON.resolve()}")
-        lines += local_ssds.boot_lines(self._directory)
+        if self._local_ssds.exists():  # loop devices show them; images have no mdadm
+            name = self._local_ssds.name
+            lines += ["mkdir -p /dev/disk", f"mount --bind {name} /dev/disk", "mount -t tmpfs tmpfs /mnt"]
         lines += self._covers([*_needed(self._python), index, self._python.parents[1]])
         lines += ["cd /", "mount -o remount,ro,bind /", *self._boot_programs(metadata, startup, upgrade_s)]
         lines += [f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]

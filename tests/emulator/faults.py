@@ -1,42 +1,35 @@
-"""Faults by rule: which call fails, when, and how."""
+"""Faults by rule: which call fails, when, and how. The texts of the errors are in ``data/errors.json``."""
 
 from __future__ import annotations
 
 import json
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.emulator import failures
-from tests.emulator.catalog import locations
-from tests.emulator.failures import Failure, Machine, Refusal
+from tests.emulator import errors
+from tests.emulator.catalog import ZONES
+from tests.emulator.errors import REFUSALS, Failure, Refusal
 
-CREATING = ("compute.instances.insert", "compute.instances.bulkInsert", "compute.regionInstances.bulkInsert")
-BULK = CREATING[1:]
+if TYPE_CHECKING:
+    from tests.emulator.blueprint import Blueprint
 
-_REFUSALS = (
-    "401",
-    "403-disabled",
-    "403-forbidden",
-    "403-rate",
-    "404",
-    "409",
-    "412",
-    "429",
-    "500",
-    "503",
-    "quota-http",
-    "http",
-)
-_OF_CREATION = ("stockout", "stockout-plain", "preempted", "quota", "disk-left")
-_OF_BULK = ("partial", "partial-left")
-_OF_OPERATIONS = ("operation-error", "fails-after", "slow-operation")
-_OF_CALLS = (*_REFUSALS, "reset", "lost", "slow")
+BULK = ("compute.instances.bulkInsert", "compute.regionInstances.bulkInsert")
+CREATING = ("compute.instances.insert", *BULK)
+_HTTP = ("401", "403-disabled", "403-forbidden", "403-rate", "404", "409", "412", "429", "500", "503", "quota-http")
+KINDS: dict[str, str] = {
+    **dict.fromkeys((*_HTTP, "http", "reset", "lost", "slow"), "calls"),
+    **dict.fromkeys(("operation-error", "fails-after", "slow-operation"), "operations"),
+    **dict.fromkeys(("stockout", "stockout-plain", "preempted", "quota"), "starts"),
+    "disk-left": "creations",
+    **dict.fromkeys(("partial", "partial-left"), "bulk"),
+    "invalid-grant": "tokens",
+}
+"""The calls that each kind of fault can strike."""
 _OF_TOKENS = ("invalid-grant", "500", "503", "reset", "lost", "slow")
-KINDS = tuple(dict.fromkeys((*_OF_CALLS, *_OF_OPERATIONS, *_OF_CREATION, *_OF_BULK, "invalid-grant")))
 
 
 @dataclass
@@ -120,59 +113,45 @@ class Rule:
         self.struck += 1
         return True
 
-    def refusal(self, project: str, zone: str) -> Refusal | None:
-        """The HTTP error that it is; None: it is none."""
-        resource = self.resource or f"projects/{project}"
-        makers: dict[str, Callable[[], Refusal]] = {
-            "401": failures.unauthenticated,
-            "403-disabled": lambda: failures.api_disabled(project, self.service),
-            "403-forbidden": lambda: failures.forbidden(self.permission, f"projects/{project}"),
-            "403-rate": lambda: failures.rate_limited(403),
-            "404": lambda: failures.not_found(resource),
-            "409": lambda: failures.already_exists(resource),
-            "412": lambda: failures.constraint_violated(self.constraint, project, zone),
-            "429": lambda: failures.rate_limited(429),
-            "500": lambda: failures.backend_error(500),
-            "503": lambda: failures.backend_error(503),
-            "quota-http": lambda: failures.quota_refusal(self.metric, self.limit, self._where(zone)),
-            "http": self._http,
-        }
-        return makers[self.kind]() if self.kind in _REFUSALS else None
+    def refusal(self, project: str, place: str) -> Refusal | None:
+        """Return the HTTP error that it is; None: it is none."""
+        if self.kind == "http":
+            refusal = Refusal(self.status, self.reason, self.message)
+            refusal.body = json.loads(self.body) if self.body else refusal.body
+            return refusal
+        if self.kind not in REFUSALS:
+            return None
+        values = {**asdict(self), "project": project, "path": f"projects/{project}", "zone": place}
+        values["resource"] = self.resource or f"projects/{project}"
+        values["title"] = "Compute Engine API" if self.service.startswith("compute.") else self.service
+        everywhere = "ALL_REGIONS" in self.metric
+        values["where"] = "globally" if everywhere else f"in region {ZONES.get(place, place)}"
+        return errors.refusal(self.kind, **values)
 
-    def failure(self, machine: Machine | None, region: str) -> Failure | None:
-        """Return the failure of an operation before its effect; None: it does not fail."""
+    def failure(self, drawn: Blueprint | None = None) -> Failure | None:
+        """Return the failure of an operation before its effect, or of a machine; None: it does not fail."""
         if self.kind == "operation-error":
             given = Failure(tuple(json.loads(self.body)["errors"]), self.status) if self.body else None
-            return given or failures.operation_failure(self.code, self.message)
-        if machine is None:
+            return given or errors.failure(self.kind, code=self.code, message=self.message)
+        if drawn is None:
             return None
         if self.kind == "quota":
-            return failures.quota_failure(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else region)
-        makers = {"stockout-plain": failures.stockout_plain, "preempted": failures.preempted}
-        if self.kind in makers:
-            return makers[self.kind](machine)
-        return failures.stockout(machine, self.zones_available) if self.kind in ("stockout", "disk-left") else None
-
-    def _http(self) -> Refusal:
-        refusal = Refusal(self.status, self.reason, self.message)
-        if self.body:
-            refusal.body = json.loads(self.body)
-        return refusal
-
-    def _where(self, place: str) -> str:
-        """Return the scope of a quota, as messages name it."""
-        return "globally" if "ALL_REGIONS" in self.metric else f"in region {locations.ZONES.get(place, place)}"
+            return errors.quota(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else drawn.region)
+        if self.kind in ("stockout-plain", "preempted"):
+            return errors.failure(self.kind, project=drawn.project, zone=drawn.zone)
+        return drawn.stockout(self.zones_available) if self.kind in ("stockout", "disk-left") else None
 
     def _can_strike(self, method: str, makes_operation: bool) -> bool:
         if method == "oauth.token":
             return self.kind in _OF_TOKENS
-        if self.kind in _OF_CREATION:
-            return method in CREATING or (method == "compute.instances.start" and self.kind != "disk-left")
-        if self.kind in _OF_BULK:
-            return method in BULK
-        if self.kind in _OF_OPERATIONS:
-            return makes_operation
-        return self.kind in _OF_CALLS
+        return {
+            "calls": True,
+            "operations": makes_operation,
+            "starts": method in CREATING or method == "compute.instances.start",
+            "creations": method in CREATING,
+            "bulk": method in BULK,
+            "tokens": False,
+        }[KINDS[self.kind]]
 
 
 class Faults:
@@ -193,7 +172,7 @@ class Faults:
             self._rules.append(rule)
         return rule
 
-    def add_json(self, given: Mapping[str, Any]) -> Rule:
+    def add_json(self, **given: Any) -> Rule:
         """Put a rule in force that came as JSON.
 
         Raises:
@@ -201,7 +180,7 @@ class Faults:
         """
         types = {field.name: str(field.type) for field in fields(Rule)}
         if isinstance(given.get("body"), Mapping):
-            given = {**given, "body": json.dumps(given["body"])}
+            given["body"] = json.dumps(given["body"])
         for name, value in given.items():
             if name not in types:
                 raise ValueError(f"a fault has no field {name!r}; it has {', '.join(types)}")
@@ -217,8 +196,10 @@ class Faults:
         with self._lock:
             self._rules.clear()
 
-    def draw(self, method: str, *, in_batch: bool, place: str, makes_operation: bool) -> Rule | None:
-        """The fault that strikes a call; `place` is its zone or region."""
+    def draw(
+        self, method: str, *, in_batch: bool = False, place: str = "", makes_operation: bool = False
+    ) -> Rule | None:
+        """Return the fault that strikes a call; `place` is its zone or region."""
         with self._lock:
             for rule in self._rules:
                 if rule.concerns(method, in_batch, place, makes_operation) and rule.strikes():

@@ -10,9 +10,7 @@ from typing import Any
 Json = dict[str, Any]
 Test = Callable[[Json], bool]
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<mark>!=|<=|>=|[=<>:()])|(?P<word>[^\s=<>:()!"']+))"""
-)
+_TOKEN = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|!=|<=|>=|[=<>:()]|[^\s=<>:()!"']+)""")
 _FIELD = re.compile(r"[A-Za-z][\w-]*(\.[\w-]+)*")
 
 
@@ -34,104 +32,83 @@ def parse_filter(text: str, is_field: Callable[[str], bool]) -> Test:
         return bool
     parser = _Parser(list(_tokens(text)), is_field)
     test = parser.conjunction()
-    if parser.left():
-        raise FilterError(f"unexpected {parser.peek()!r}")
+    if parser.tokens:
+        raise FilterError(f"unexpected {parser.tokens[0]!r}")
     return test
+
+
+def _tokens(text: str) -> Iterator[str]:
+    at, text = 0, text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if not match:
+            raise FilterError(f"unexpected {text[at:]!r}")
+        yield match[1]
+        at = match.end()
 
 
 class _Parser:
     """Recursive descent; OR binds tighter than AND, and expressions side by side mean AND."""
 
-    def __init__(self, tokens: list[tuple[str, str]], is_field: Callable[[str], bool]) -> None:
-        self._tokens = tokens
+    def __init__(self, tokens: list[str], is_field: Callable[[str], bool]) -> None:
+        self.tokens = tokens
         self._is_field = is_field
 
-    def left(self) -> bool:
-        return bool(self._tokens)
-
-    def peek(self) -> str:
-        return self._tokens[0][1] if self._tokens else ""
-
-    def take(self) -> tuple[str, str]:
-        if not self._tokens:
-            raise FilterError("it ends too early")
-        return self._tokens.pop(0)
-
     def conjunction(self) -> Test:
-        tests = [self.disjunction()]
-        while self.left() and self.peek() != ")":
-            if self.peek() == "AND":
-                self.take()
-            tests.append(self.disjunction())
+        tests = [self._disjunction()]
+        while self.tokens and self.tokens[0] != ")":
+            if self.tokens[0] == "AND":
+                self._take()
+            tests.append(self._disjunction())
         return lambda resource: all(test(resource) for test in tests)
 
-    def disjunction(self) -> Test:
-        tests = [self.term()]
-        while self.peek() == "OR":
-            self.take()
-            tests.append(self.term())
+    def _take(self) -> str:
+        if not self.tokens:
+            raise FilterError("it ends too early")
+        return self.tokens.pop(0)
+
+    def _disjunction(self) -> Test:
+        tests = [self._term()]
+        while self.tokens[:1] == ["OR"]:
+            self._take()
+            tests.append(self._term())
         return lambda resource: any(test(resource) for test in tests)
 
-    def term(self) -> Test:
-        kind, token = self.take()
+    def _term(self) -> Test:
+        token = self._take()
         if token == "NOT":
-            test = self.term()
+            test = self._term()
             return lambda resource: not test(resource)
         if token == "(":
             inner = self.conjunction()
-            if self.take()[1] != ")":
+            if self._take() != ")":
                 raise FilterError("a parenthesis is not closed")
             return inner
-        if kind != "word":
-            raise FilterError(f"unexpected {token!r}")
-        return self.comparison(token)
+        if not _FIELD.fullmatch(token) or not self._is_field(token.split(".", 1)[0]):
+            raise FilterError(f"no field {token!r}")
+        return self._comparison(token.split("."))
 
-    def comparison(self, field: str) -> Test:
-        if not _FIELD.fullmatch(field) or not self._is_field(field.split(".", 1)[0]):
-            raise FilterError(f"no field {field!r}")
-        operator = self.take()[1]
+    def _comparison(self, path: list[str]) -> Test:
+        operator, value = self._take(), self._take()
         compare = _OPERATORS.get(operator)
-        if compare is None:
-            raise FilterError(f"no operator {operator!r}")
-        kind, value = self.take()
-        if kind == "mark":
-            raise FilterError(f"unexpected {value!r}")
-        wanted = _pattern(operator, re.sub(r"\\(.)", _unescape(operator), value[1:-1]) if kind == "text" else value)
-        path = field.split(".")
+        if compare is None or value in (*_OPERATORS, "(", ")"):
+            raise FilterError(f"unexpected {operator!r} {value!r}")
+        wanted = _pattern(operator, value)
         negated = operator in ("!=", "ne")
         return lambda resource: any(compare(value, wanted) for value in _values(resource, path)) != negated
 
 
-def _unescape(operator: str) -> Callable[[re.Match[str]], str]:
-    """Backslashes belong to the quoting, save those of a regular expression."""
-    return (
-        (lambda match: match[1] if match[1] in "\"'" else match[0])
-        if operator in ("eq", "ne")
-        else lambda match: match[1]
-    )
-
-
 def _pattern(operator: str, value: str) -> str:
-    if operator in ("eq", "ne"):
+    """Return what values are compared with; backslashes belong to quotes, save those of a regular expression."""
+    is_quoted, is_expression = value[0] in "\"'", operator in ("eq", "ne")
+    if is_quoted:
+        value = re.sub(r"\\([\"'])" if is_expression else r"\\(.)", r"\1", value[1:-1])
+    if is_expression:
         try:
             re.compile(value)
         except re.error as error:
             raise FilterError(str(error)) from error
-        return value
-    if operator in ("=", "!=", ":"):
-        return ".*".join(re.escape(part) for part in value.split("*"))
-    return value
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    text = text.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if not match or match.lastgroup is None:
-            raise FilterError(f"unexpected {text[at:]!r}")
-        yield match.lastgroup, match[match.lastgroup]
-        at = match.end()
+    return ".*".join(map(re.escape, value.split("*"))) if operator in ("=", "!=", ":") else value
 
 
 def _values(resource: Any, path: list[str]) -> Iterator[str]:
@@ -142,25 +119,17 @@ def _values(resource: Any, path: list[str]) -> Iterator[str]:
     elif path:
         if isinstance(resource, dict) and path[0] in resource:
             yield from _values(resource[path[0]], path[1:])
-    elif isinstance(resource, bool):
-        yield str(resource).lower()
     elif not isinstance(resource, dict):
-        yield str(resource)
+        yield str(resource).lower() if isinstance(resource, bool) else str(resource)
 
 
 def _less(value: str, wanted: str) -> bool:
+    """Compare numbers or times."""
     try:
-        return _measure(value) < _measure(wanted)
+        return float(value) < float(wanted)
     except ValueError:
-        return value < wanted
-
-
-def _measure(text: str) -> float:
-    """A number, or a moment in seconds."""
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        first, second = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (value, wanted))
+        return first < second
 
 
 def _matches(value: str, wanted: str) -> bool:
@@ -168,10 +137,7 @@ def _matches(value: str, wanted: str) -> bool:
 
 
 _OPERATORS: dict[str, Callable[[str, str], bool]] = {
-    "=": _matches,
-    "!=": _matches,
-    "eq": _matches,
-    "ne": _matches,
+    **dict.fromkeys(("=", "!=", "eq", "ne"), _matches),
     ":": lambda value, wanted: re.search(wanted, value, re.IGNORECASE | re.DOTALL) is not None,
     "<": _less,
     ">": lambda value, wanted: _less(wanted, value),

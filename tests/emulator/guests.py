@@ -14,22 +14,20 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator import packages, python, space
-from tests.emulator.accounts import FIRST_UID, granted
-from tests.emulator.boot import BootDelays
-from tests.emulator.catalog.images import Image
+from tests.emulator.accounts import FIRST_UID, granted, uses_os_login
+from tests.emulator.catalog import Image
 from tests.emulator.console import Console
 from tests.emulator.disk import STARTUP, Disk, GuestSpec
-from tests.emulator.identity import account_metadata
+from tests.emulator.governance import account_metadata
 from tests.emulator.metadata import POWER_OFF, Metadata, MetadataServer, may_publish
-from tests.emulator.os_login import is_enabled
 
 Publish = Callable[[str, str, str], None]
 """Called with namespace, key and value of a guest attribute."""
@@ -39,6 +37,44 @@ AGENTS, PACKAGES, PYTHON = "agents", "packages", "python"
 SHARED = frozenset({AGENTS, PACKAGES, PYTHON})
 """Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
 _AGENT, _SCRIPT_RUNNER, _SSHD_PID = ("google_guest_agent", 812), ("google_metadata_script_runner", 1187), 1173
+
+
+@dataclass(frozen=True)
+class BootDelays:
+    """Delays of a boot, in seconds; with 0, everything is ready when sshd starts.
+
+    Attributes:
+        start_s: From power-on until sshd starts.
+        nologin_s: From the start of sshd until systemd lets users log in (pam_nologin).
+        account_s: From the start of sshd until the guest agent has created the accounts of the metadata.
+        host_key_s: From the start of sshd until the guest agent publishes its host key. It published the key of the
+            image before, which cloud-init replaced at the first boot; 0: it publishes only the right key.
+        upgrade_s: From power-on until unattended-upgrades releases dpkg's lock.
+        driver_s: From the start of sshd until the image has installed NVIDIA's driver.
+    """
+
+    start_s: float = 0.0
+    nologin_s: float = 0.0
+    account_s: float = 0.0
+    host_key_s: float = 0.0
+    upgrade_s: float = 0.0
+    driver_s: float = 0.0
+
+
+def parse_delays(texts: Sequence[str]) -> BootDelays:
+    """Return the delays in texts such as ``account=20``.
+
+    Raises:
+        ValueError: a text is invalid; the message is for the user.
+    """
+    names = [field.name.removesuffix("_s") for field in fields(BootDelays)]
+    seconds: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in names or not number.replace(".", "", 1).isdecimal():
+            raise ValueError(f"{text!r} is not a delay: write NAME=SECONDS, with a name of {', '.join(names)}")
+        seconds[f"{name}_s"] = float(number)
+    return BootDelays(**seconds)
 
 
 class Guest(Protocol):
@@ -81,8 +117,7 @@ class Guest(Protocol):
         """End it, and delete its files."""
 
 
-__all__ = ["HOST_KEY", "SHARED", "Guest", "GuestSpec", "Guests", "NoGuest", "Publish", "SshGuests", "obstacle"]
-
+__all__ = ["Guest", "GuestSpec"]
 Guests = Callable[[GuestSpec, Publish], Guest]
 
 
@@ -179,7 +214,7 @@ class SshGuests:
         directory: As given, without links.
     """
 
-    def __init__(self, directory: Path, boot: BootDelays = BootDelays()) -> None:  # noqa: B008 - it is immutable
+    def __init__(self, directory: Path, boot: BootDelays = BootDelays()) -> None:
         self.directory = directory.resolve()
         self._packages = self.directory / PACKAGES
         self._python = self.directory / PYTHON
@@ -330,7 +365,7 @@ class SshGuest:
 
     def _refresh_accounts(self) -> None:
         """Grant access to the users of the metadata, who become root by sudo, or to those of OS Login, who do not."""
-        self._disk.accounts.refresh(self._keys, sudo=not is_enabled(self._items))
+        self._disk.accounts.refresh(self._keys, sudo=not uses_os_login(self._items))
 
     def _hear(self, line: str) -> None:
         if line.startswith(STARTUP):

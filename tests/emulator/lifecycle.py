@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.emulator import errors
 from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
-from tests.emulator.catalog import locations
-from tests.emulator.charges import Charge
-from tests.emulator.cloud import Cloud, Instance
-from tests.emulator.failures import Failure, already_exists, free_trial
-from tests.emulator.guest_specs import guest_spec
+from tests.emulator.catalog import ZONES
+from tests.emulator.cloud import Charge, Cloud, Instance, Ticket
+from tests.emulator.errors import Failure, refusal
+from tests.emulator.governance import DEFAULT_ACCOUNT
 from tests.emulator.metadata import POWER_OFF, RESTART
 from tests.emulator.operations import SYSTEM, Done, Launch, Work
-from tests.emulator.queueing import Queue
-from tests.emulator.reservations import reservation_shortage
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
@@ -22,28 +20,37 @@ HOST_ERROR = "compute.instances.hostError"
 MAINTENANCE = "compute.instances.terminateOnHostMaintenance"
 GUEST_TERMINATED = "compute.instances.guestTerminate"
 AUTOMATIC_RESTART = "compute.instances.automaticRestart"
+_NOTICE_S = 3600.0
+"""Time between the announcement of maintenance and its beginning."""
+
+
+# --- creation
 
 
 def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
     """Raise Refusal where the instance or one of its disks exists already."""
     if (blueprint.zone, blueprint.name) in cloud.instances:
-        raise already_exists(blueprint.path)
+        raise refusal("409", resource=blueprint.path)
     for disk in blueprint.disks:
         if (blueprint.zone, disk["name"]) in cloud.disks:
-            raise already_exists(f"projects/{cloud.project}/zones/{blueprint.zone}/disks/{disk['name']}")
+            raise refusal("409", resource=f"projects/{cloud.project}/zones/{blueprint.zone}/disks/{disk['name']}")
 
 
-def shortage(cloud: Cloud, blueprint: Blueprint) -> Failure | None:
-    """Why there is no room for it."""
-    usage = cloud.usage()
+def shortage(cloud: Cloud, blueprint: Blueprint, *, disks: bool = True) -> Failure | None:
+    """Return why there is no room for it, and, if they do not exist, for its disks."""
+    usage, reservation = cloud.usage(), cloud.reservations.get((blueprint.zone, blueprint.reservation))
     if blueprint.gpu and cloud.governance.is_trial:
-        return free_trial()
-    failure = reservation_shortage(cloud, blueprint) or cloud.limits.shortage(blueprint, cloud.held(), usage)
-    return failure or cloud.limits.disk_shortage(blueprint, usage)
+        return errors.failure("trial")
+    if reservation is not None:
+        used = cloud.reserved(blueprint.zone, blueprint.reservation)
+        if used >= int(reservation["specificReservation"]["count"]):
+            return errors.failure("reservation", name=blueprint.reservation)
+    failure = cloud.limits.shortage(blueprint, cloud.held(), usage)
+    return failure or (cloud.limits.disk_shortage(blueprint, usage) if disks else None)
 
 
 def appear(cloud: Cloud, blueprint: Blueprint, *, pending: bool = False) -> Instance:
-    """The instance is there: PROVISIONING with its disks, or `pending`, which has none yet."""
+    """Let the instance be there: PROVISIONING with its disks, or `pending`, which has none yet."""
     address = cloud.free_address()
     instance = Instance(blueprint, _body(cloud, blueprint, address), address)
     cloud.instances[blueprint.zone, blueprint.name] = instance
@@ -55,10 +62,9 @@ def appear(cloud: Cloud, blueprint: Blueprint, *, pending: bool = False) -> Inst
 
 
 def provision(cloud: Cloud, instance: Instance) -> None:
-    """It gets its disks, and is about to start."""
+    """Give it its disks; it is about to start."""
     instance.body["status"] = "PROVISIONING"
-    for disk in instance.blueprint.disks:
-        make_disk(cloud, instance.blueprint.zone, disk, instance.body["selfLink"])
+    make_disks(cloud, instance.blueprint, instance.body["selfLink"])
 
     def stage() -> None:
         if instance.status == "PROVISIONING":
@@ -67,79 +73,116 @@ def provision(cloud: Cloud, instance: Instance) -> None:
     cloud.clock.call_in(0.4 * cloud.operations.operation_s, stage)
 
 
-def make_disk(cloud: Cloud, zone: str, disk: Json, user: str = "") -> Json:
-    """A disk is there, used by the instance at the URL `user`."""
-    body: Json = {
-        "kind": "compute#disk",
-        "id": cloud.new_id(),
-        "creationTimestamp": cloud.clock.stamp(),
-        "physicalBlockSizeBytes": "4096",
-        "status": "READY",
-        **disk,
-        "labelFingerprint": fingerprint(disk.get("labels", {})),
-        "type": f"{cloud.base}/zones/{zone}/diskTypes/{disk['type']}",
-        "zone": f"{cloud.base}/zones/{zone}",
-        "selfLink": f"{cloud.base}/zones/{zone}/disks/{disk['name']}",
-    }
-    if "sourceImage" in disk:
-        body["sourceImage"] = f"{cloud.root}/{disk['sourceImage']}"
-    if user:
-        body["users"] = [user]
-        body["lastAttachTimestamp"] = cloud.clock.stamp()
-    cloud.disks[zone, disk["name"]] = body
-    cloud.charges.begin(Charge(body["id"], cloud.clock.now(), disk=body))
-    return body
+def make_disks(cloud: Cloud, blueprint: Blueprint, user: str = "") -> None:
+    """Create the disks of an instance, used by it at the URL `user`, or left by a creation that failed."""
+    base = f"{cloud.base}/zones/{blueprint.zone}"
+    for disk in blueprint.disks:
+        body: Json = {
+            "kind": "compute#disk",
+            "id": cloud.new_id(),
+            "creationTimestamp": cloud.clock.stamp(),
+            "status": "READY",
+            **disk,
+            "labelFingerprint": fingerprint(disk["labels"]),
+            "type": f"{base}/diskTypes/{disk['type']}",
+            "sourceImage": f"{cloud.root}/{disk['sourceImage']}",
+            "zone": base,
+            "selfLink": f"{base}/disks/{disk['name']}",
+            **({"users": [user], "lastAttachTimestamp": cloud.clock.stamp()} if user else {}),
+        }
+        cloud.disks[blueprint.zone, disk["name"]] = body
+        cloud.charges.append(Charge(body["id"], cloud.clock.now(), disk=body))
+
+
+def enqueue(cloud: Cloud, instance: Instance, done: Done) -> None:
+    """Let a PENDING instance wait for capacity; it starts or vanishes, and ends its operation."""
+    drawn = instance.blueprint
+
+    def run() -> None:
+        is_alive = not gone(cloud, instance) and instance.status != "STOPPING"
+        if is_alive:
+            start(cloud, instance)
+        done(None if is_alive else deleted(instance))
+
+    def admit() -> bool:
+        if shortage(cloud, drawn) is not None:
+            return False
+        provision(cloud, instance)
+        cloud.clock.call_in(cloud.operations.operation_s, run)
+        return True
+
+    def expire() -> None:
+        if cloud.take_ticket(instance) is not None:
+            vanish(cloud, instance, lambda: done(drawn.stockout()))
+
+    cloud.queue.append(Ticket(instance.body["id"], admit, done))
+    cloud.recheck_queue()
+    cloud.clock.call_in(drawn.queue_s, expire)
+
+
+def deleted(instance: Instance) -> Failure:
+    """Return the failure of an operation whose instance was deleted before."""
+    return errors.failure("missing", resource=instance.blueprint.path)
+
+
+# --- start and end
 
 
 def start(cloud: Cloud, instance: Instance) -> None:
-    """It runs, and ends by itself when its time is over."""
+    """Let it run; it ends by itself when its time is over."""
     if gone(cloud, instance):
         return
+    blueprint = instance.blueprint
     instance.starts += 1
-    instance.body["status"] = "RUNNING"
-    cloud.charges.begin(Charge(instance.body["id"], cloud.clock.now(), instance.blueprint))
-    instance.body["lastStartTimestamp"] = cloud.clock.stamp()
-    instance.external = cloud.free_address() if instance.blueprint.external else ""
+    instance.body.update(status="RUNNING", lastStartTimestamp=cloud.clock.stamp())
+    cloud.charges.append(Charge(instance.body["id"], cloud.clock.now(), blueprint))
+    instance.external = cloud.free_address() if blueprint.external else ""
     _show_external_address(instance, instance.external)
-    if instance.blueprint.run_s or instance.blueprint.ends_at:
-        _limit(cloud, instance)
+    if blueprint.run_s or blueprint.ends_at:
+        at = blueprint.ends_at or cloud.clock.now() + blueprint.run_s
+        instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
+        action, starts = blueprint.scheduling["instanceTerminationAction"], instance.starts
+        cloud.clock.call_at(at + cloud.late_s, lambda: _end(cloud, instance, starts, action.lower(), action))
     if instance.guest is None:
-        instance.guest = cloud.guests(
-            guest_spec(cloud, instance), lambda *attribute: _publish(cloud, instance, *attribute)
-        )
+        spec = cloud.guest_spec(instance)
+        instance.guest = cloud.guests(spec, lambda *attribute: _publish(cloud, instance, *attribute))
     cloud.apply_firewall(instance)
     instance.guest.boot(instance.external)
 
 
 def halt(cloud: Cloud, instance: Instance, then: Callable[[], None]) -> None:
-    """It stops; `then` follows once it is TERMINATED."""
+    """Let it stop; `then` follows once it is TERMINATED."""
     instance.body["status"] = "STOPPING"
 
     def stopped() -> None:
         if not gone(cloud, instance):
-            instance.body["status"] = "TERMINATED"
-            cloud.charges.end(instance.body["id"], cloud.clock.now())
-            instance.body["lastStopTimestamp"] = cloud.clock.stamp()
+            instance.body.update(status="TERMINATED", lastStopTimestamp=cloud.clock.stamp())
+            cloud.end_charge(instance.body["id"])
             instance.body["resourceStatus"]["scheduling"].pop("terminationTimestamp", None)
             instance.body["resourceStatus"].pop("upcomingMaintenance", None)
             _show_external_address(instance, "")
-            cloud.part(Queue).recheck()
+            cloud.recheck_queue()
         then()
 
     cloud.aside(instance.guest.power_off if instance.guest else lambda: None, stopped)
 
 
 def vanish(cloud: Cloud, instance: Instance, then: Callable[[], None] = lambda: None) -> None:
-    """It stops and is gone, and so are its disks with autoDelete; `then` follows."""
+    """Let it stop and be gone, and so its disks with autoDelete; `then` follows."""
     instance.body["status"] = "STOPPING"
+    zone = instance.blueprint.zone
 
     def removed() -> None:
         if not gone(cloud, instance):
-            del cloud.instances[instance.blueprint.zone, instance.blueprint.name]
-            cloud.charges.end(instance.body["id"], cloud.clock.now())
-            for disk in instance.body["disks"]:
-                _release_disk(cloud, disk, instance)
-            cloud.part(Queue).recheck()
+            del cloud.instances[zone, instance.blueprint.name]
+            cloud.end_charge(instance.body["id"])
+            for attached in instance.body["disks"]:
+                key = (zone, last(attached.get("source", "")))
+                if key in cloud.disks and attached["autoDelete"]:
+                    cloud.end_charge(cloud.disks.pop(key)["id"])
+                elif key in cloud.disks:
+                    cloud.disks[key].pop("users", None)
+            cloud.recheck_queue()
         then()
 
     cloud.aside(instance.guest.remove if instance.guest else lambda: None, removed)
@@ -151,37 +194,37 @@ def gone(cloud: Cloud, instance: Instance) -> bool:
 
 
 def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
-    """It is warned, and taken back after `grace_s`."""
+    """Warn it, and take it back after `grace_s`."""
     instance.body["status"] = "STOPPING"
     if instance.guest:
         cloud.aside(instance.guest.warn_of_preemption)
-    action = instance.blueprint.scheduling.get("instanceTerminationAction", "STOP")
-    cloud.clock.call_in(grace_s, lambda: _end(cloud, instance, instance.starts, PREEMPTED, action))
+    action, starts = instance.blueprint.scheduling.get("instanceTerminationAction", "STOP"), instance.starts
+    cloud.clock.call_in(grace_s, lambda: _end(cloud, instance, starts, PREEMPTED, action))
 
 
 def maintain(cloud: Cloud, instance: Instance) -> None:
-    """Its host is maintained: it migrates, or is announced to stop, an hour before if it has GPUs, and stops."""
-    action = instance.blueprint.scheduling.get("onHostMaintenance", "MIGRATE")
+    """Maintain its host: it migrates, or is announced to stop, an hour before if it has GPUs, and stops."""
+    action, starts = instance.blueprint.scheduling["onHostMaintenance"], instance.starts
     if instance.guest:
         guest = instance.guest
         cloud.aside(lambda: guest.announce_maintenance(f"{action}_ON_HOST_MAINTENANCE"))
-    notice_s = 3600.0 if instance.blueprint.gpus else 60.0
     if action == "TERMINATE":
-        cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, instance.starts, MAINTENANCE, "STOP"))
+        notice_s = _NOTICE_S if instance.blueprint.gpus else 60.0
+        cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, starts, MAINTENANCE, "STOP"))
 
 
-def plan_maintenance(cloud: Cloud, instance: Instance, start: float, end: float) -> None:
-    """Maintenance of its host is planned in a time window, in seconds since the epoch, and announced an hour before.
+def plan_maintenance(cloud: Cloud, instance: Instance, begin: float, end: float) -> None:
+    """Plan maintenance of its host in a time window, in seconds since the epoch; it is announced an hour before.
 
     Source: https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event.
     """
-    window = {"windowStartTime": cloud.clock.stamp(start), "windowEndTime": cloud.clock.stamp(end)}
-    window["latestWindowStartTime"] = window["windowStartTime"]
-    status = {"maintenanceStatus": "PENDING", "type": "SCHEDULED"}
+    first, last_ = cloud.clock.stamp(begin), cloud.clock.stamp(end)
+    window = {"windowStartTime": first, "windowEndTime": last_, "latestWindowStartTime": first}
+    planned = {**window, "maintenanceStatus": "PENDING", "type": "SCHEDULED"}
     more = {"canReschedule": False, "maintenanceReasons": ["PLANNED_UPDATE"]}
-    instance.body["resourceStatus"]["upcomingMaintenance"] = {**window, **status, **more}
+    instance.body["resourceStatus"]["upcomingMaintenance"] = {**planned, **more}
     if instance.guest:
-        guest, values = instance.guest, {_snake(key): value for key, value in {**window, **status}.items()}
+        guest, values = instance.guest, {_snake(key): value for key, value in planned.items()}
         cloud.aside(lambda: guest.plan_maintenance(values))
     starts = instance.starts
 
@@ -189,7 +232,7 @@ def plan_maintenance(cloud: Cloud, instance: Instance, start: float, end: float)
         if not gone(cloud, instance) and instance.starts == starts and instance.status == "RUNNING":
             maintain(cloud, instance)
 
-    cloud.clock.call_at(start - 3600.0, announce)
+    cloud.clock.call_at(begin - _NOTICE_S, announce)
 
 
 def _snake(name: str) -> str:
@@ -197,7 +240,7 @@ def _snake(name: str) -> str:
 
 
 def fail_host(cloud: Cloud, instance: Instance) -> None:
-    """Its machine fails: it ends without a warning, and starts on another machine if ``automaticRestart`` is true.
+    """Let its machine fail: it ends without a warning, and starts elsewhere if ``automaticRestart`` is true.
 
     Source: https://cloud.google.com/compute/docs/instances/host-maintenance-overview (host errors).
     """
@@ -205,37 +248,25 @@ def fail_host(cloud: Cloud, instance: Instance) -> None:
     if not instance.blueprint.scheduling["automaticRestart"]:
         return
 
-    def begin() -> Failure | None:
-        if gone(cloud, instance) or instance.status != "TERMINATED":
-            return None
-        instance.body["status"] = "STAGING"
-        return None
+    def begin() -> None:
+        if not gone(cloud, instance) and instance.status == "TERMINATED":
+            instance.body["status"] = "STAGING"
 
     def finish(done: Done) -> None:
         if not gone(cloud, instance) and instance.status == "STAGING":
             start(cloud, instance)
         done(None)
 
-    zone, target = f"zones/{instance.blueprint.zone}", instance.body["selfLink"]
-    restart = Launch(zone, AUTOMATIC_RESTART, target, instance.body["id"], user=SYSTEM)
-    instance.latest = cloud.operations.launch(restart, Work(begin, finish), instance.latest)
+    _launch_by_system(cloud, instance, AUTOMATIC_RESTART, Work(begin, finish))
 
 
 def power_off(cloud: Cloud, instance: Instance) -> None:
-    """Its guest powers itself off."""
+    """Let its guest power itself off."""
     _end(cloud, instance, instance.starts, GUEST_TERMINATED, "STOP")
 
 
-def _limit(cloud: Cloud, instance: Instance) -> None:
-    at = instance.blueprint.ends_at or cloud.clock.now() + instance.blueprint.run_s
-    instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
-    action = instance.blueprint.scheduling["instanceTerminationAction"]
-    kind, starts = action.lower(), instance.starts
-    cloud.clock.call_at(at + cloud.late_s, lambda: _end(cloud, instance, starts, kind, action))
-
-
 def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) -> None:
-    """The system ends the instance, unless it has ended or was started again since."""
+    """Let the system end the instance, unless it has ended or was started again since."""
     if gone(cloud, instance) or instance.starts != starts or instance.status == "TERMINATED":
         return
 
@@ -247,38 +278,29 @@ def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) 
         else:
             halt(cloud, instance, lambda: done(None))
 
-    launch = Launch(
-        f"zones/{instance.blueprint.zone}", kind, instance.body["selfLink"], instance.body["id"], user=SYSTEM
-    )
-    operation = cloud.operations.launch(launch, Work(finish=finish), instance.latest)
-    if kind == PREEMPTED:
-        operation.body["statusMessage"] = "Instance was preempted."
-    instance.latest = operation
+    _launch_by_system(cloud, instance, kind, Work(finish=finish))
+    if kind == PREEMPTED and instance.latest:
+        instance.latest.body["statusMessage"] = "Instance was preempted."
 
 
-def _release_disk(cloud: Cloud, attached: Json, instance: Instance) -> None:
-    key = (instance.blueprint.zone, attached.get("source", "").rsplit("/", 1)[-1])
-    disk = cloud.disks.get(key)
-    if disk is None:
-        return
-    if attached["autoDelete"]:
-        cloud.charges.end(disk["id"], cloud.clock.now())
-        del cloud.disks[key]
-    else:
-        disk.pop("users", None)
-        disk["lastDetachTimestamp"] = cloud.clock.stamp()
+def _launch_by_system(cloud: Cloud, instance: Instance, kind: str, work: Work) -> None:
+    scope, body = f"zones/{instance.blueprint.zone}", instance.body
+    launch = Launch(scope, kind, body["selfLink"], body["id"], user=SYSTEM)
+    instance.latest = cloud.operations.launch(launch, work, instance.latest)
 
 
 def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: str) -> None:
     with cloud.clock.changed:
         if (namespace, key, value) == POWER_OFF:
             power_off(cloud, instance)
-            return
-        if (namespace, key, value) == RESTART and instance.guest:
+        elif (namespace, key, value) == RESTART and instance.guest:
             cloud.aside(instance.guest.restart)
-            return
-        instance.attributes[namespace, key] = value
-        cloud.clock.changed.notify_all()
+        else:
+            instance.attributes[namespace, key] = value
+            cloud.clock.changed.notify_all()
+
+
+# --- how the API shows it
 
 
 def _show_external_address(instance: Instance, address: str) -> None:
@@ -290,46 +312,39 @@ def _show_external_address(instance: Instance, address: str) -> None:
 
 
 def _body(cloud: Cloud, blueprint: Blueprint, address: str) -> Json:
-    zone_url = f"{cloud.base}/zones/{blueprint.zone}"
+    base, given = f"{cloud.base}/zones/{blueprint.zone}", blueprint.body
+    policies = f"{cloud.base}/regions/{blueprint.region}/resourcePolicies"
     body: Json = {
         "kind": "compute#instance",
         "id": cloud.new_id(),
         "name": blueprint.name,
         "creationTimestamp": cloud.clock.stamp(),
         "status": "PROVISIONING",
-        "zone": zone_url,
-        "machineType": f"{zone_url}/machineTypes/{blueprint.machine_type.name}",
+        "zone": base,
+        "machineType": f"{base}/machineTypes/{blueprint.machine_type.name}",
         "cpuPlatform": "Intel Skylake",
-        "startRestricted": False,
-        "selfLink": f"{zone_url}/instances/{blueprint.name}",
+        "selfLink": f"{base}/instances/{blueprint.name}",
         "scheduling": blueprint.scheduling,
         "resourceStatus": {"scheduling": {}},
-        **blueprint.body,
+        "fingerprint": fingerprint(blueprint.name),
+        **given,
         "networkInterfaces": [
-            _interface(cloud, blueprint, index, given, address)
-            for index, given in enumerate(blueprint.body["networkInterfaces"])
+            _interface(cloud, blueprint, index, interface, address)
+            for index, interface in enumerate(given["networkInterfaces"])
         ],
         "disks": [
-            {**disk, "source": f"{zone_url}/disks/{disk['source']}"} if "source" in disk else disk
-            for disk in blueprint.body["disks"]
+            {**disk, "source": f"{base}/disks/{disk['source']}"} if "source" in disk else disk
+            for disk in given["disks"]
         ],
     }
     if "resourcePolicies" in body:
-        policies = f"{cloud.base}/regions/{blueprint.region}/resourcePolicies"
         body["resourcePolicies"] = [f"{policies}/{last(reference)}" for reference in body["resourcePolicies"]]
     if blueprint.gpus:
-        accelerator = f"{zone_url}/acceleratorTypes/{blueprint.gpu}"
+        accelerator = f"{base}/acceleratorTypes/{blueprint.gpu}"
         body["guestAccelerators"] = [{"acceleratorType": accelerator, "acceleratorCount": blueprint.gpus}]
-    if "serviceAccounts" in body:
-        body["serviceAccounts"] = [
-            {**account, "email": _email(account.get("email", "default"))} for account in body["serviceAccounts"]
-        ]
-    body["fingerprint"] = fingerprint(body["id"])
+    for account in body.get("serviceAccounts", ()):
+        account["email"] = account["email"] if "@" in account.get("email", "") else DEFAULT_ACCOUNT
     return body
-
-
-def _email(given: str) -> str:
-    return given if "@" in given else "100000000001-compute@developer.gserviceaccount.com"
 
 
 def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, address: str) -> Json:
@@ -340,20 +355,13 @@ def _interface(cloud: Cloud, blueprint: Blueprint, index: int, given: Json, addr
         "kind": "compute#networkInterface",
         "name": f"nic{index}",
         "network": f"{base}/global/networks/{network}",
-        "subnetwork": f"{base}/regions/{locations.ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
+        "subnetwork": f"{base}/regions/{ZONES[blueprint.zone]}/subnetworks/{subnetwork}",
         "networkIP": address,
         "nicType": given.get("nicType") or ("GVNIC" if blueprint.needs_gvnic else "VIRTIO_NET"),
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),
     }
     if given.get("accessConfigs"):
-        shown["accessConfigs"] = [
-            {
-                "kind": "compute#accessConfig",
-                "type": access.get("type", "ONE_TO_ONE_NAT"),
-                "name": access.get("name", "External NAT"),
-                "networkTier": access.get("networkTier", "PREMIUM"),
-            }
-            for access in given["accessConfigs"]
-        ]
+        defaults = {"type": "ONE_TO_ONE_NAT", "name": "External NAT", "networkTier": "PREMIUM"}
+        shown["accessConfigs"] = [{**defaults, **access} for access in given["accessConfigs"]]
     return shown

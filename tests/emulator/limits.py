@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.emulator import failures
+from tests.emulator import errors
 from tests.emulator.blueprint import LONGEST_PREEMPTIBLE_S, Blueprint
-from tests.emulator.catalog import locations, machines
-from tests.emulator.catalog.locations import REGIONS
-from tests.emulator.catalog.quotas import PROJECT_QUOTAS, REGION_QUOTAS
-from tests.emulator.failures import Failure
+from tests.emulator.catalog import ACCELERATORS, QUOTAS, REGIONS, ZONES
+from tests.emulator.errors import Failure
 
 Json = dict[str, Any]
 Usage = dict[tuple[str, str], float]
@@ -21,8 +19,8 @@ class Limits:
 
     def __init__(self) -> None:
         self._capacity: dict[tuple[str, str], float] = {}
-        self._quotas = {(region, metric): limit for region in REGIONS for metric, limit in REGION_QUOTAS.items()}
-        self._quotas.update({("", metric): limit for metric, limit in PROJECT_QUOTAS.items()})
+        self._quotas = {(region, metric): limit for region in REGIONS for metric, limit in QUOTAS["region"].items()}
+        self._quotas.update({("", metric): limit for metric, limit in QUOTAS["project"].items()})
 
     def set_capacity(self, zone: str, resource: str, limit: float) -> None:
         """Set the capacity of `zone` for `resource`: ``instances``, ``spot`` (instances) or a GPU type.
@@ -30,7 +28,7 @@ class Limits:
         Raises:
             ValueError: there is no such zone or resource.
         """
-        if zone not in locations.ZONES or resource not in ("instances", "spot", *machines.ACCELERATORS):
+        if zone not in ZONES or resource not in ("instances", "spot", *ACCELERATORS):
             raise ValueError(f"no capacity {resource!r} in zone {zone!r}")
         self._capacity[zone, resource] = limit
 
@@ -65,12 +63,12 @@ class Limits:
             elsewhere = [
                 zone for zone in zones if zone != blueprint.zone and self._is_known_room(blueprint, others, zone)
             ]
-            return failures.stockout(blueprint.machine, ",".join(elsewhere))
+            return blueprint.stockout(",".join(elsewhere))
         blueprint.gpu_metric = self._gpu_metric(blueprint)
         for (region, metric), amount in self.consumption(blueprint).items():
             limit = self._quotas.get((region, metric))
             if limit is not None and usage.get((region, metric), 0.0) + amount > limit:
-                return failures.quota_failure(metric, limit, region)
+                return errors.quota(metric, limit, region)
         return None
 
     def has_room(self, blueprint: Blueprint, held: Iterable[Blueprint], zone: str, count: int = 1) -> bool:
@@ -105,13 +103,13 @@ class Limits:
             metric = disk_quota(disk["type"])
             limit = self._quotas[blueprint.region, metric]
             if usage.get((blueprint.region, metric), 0.0) + float(disk["sizeGb"]) > limit:
-                return failures.quota_failure(metric, limit, blueprint.region)
+                return errors.quota(metric, limit, blueprint.region)
         return None
 
     def project_shortage(self, metric: str, usage: Usage) -> Failure | None:
         """Why one more of what a quota of the project counts cannot be had."""
         limit = self._quotas["", metric]
-        return failures.quota_failure(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
+        return errors.quota(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
 
     def _is_known_room(self, blueprint: Blueprint, held: list[Blueprint], zone: str) -> bool:
         """Return whether `zone` has a limit that is not reached."""
@@ -133,7 +131,7 @@ class Limits:
         """
         if not blueprint.gpus:
             return ""
-        plain = machines.ACCELERATORS[blueprint.gpu].quota
+        plain = ACCELERATORS[blueprint.gpu].quota
         if not plain:
             return ""
         preemptible = f"PREEMPTIBLE_{plain}"

@@ -1,126 +1,90 @@
-"""Lists: filtered, ordered, page by page; of one scope or of all."""
+"""Lists: filtered, ordered, page by page; of one scope, or of all that answer.
+
+Source: ``unreachables`` and ``warning`` of aggregated lists in the discovery document, and the parameter
+``returnPartialSuccess`` in https://cloud.google.com/compute/docs/reference/rest/v1/instances/aggregatedList.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.emulator import outage
-from tests.emulator.cloud import Call, Cloud
 from tests.emulator.discovery import discovery
-from tests.emulator.failures import invalid
+from tests.emulator.errors import bad_request, invalid, refusal
 from tests.emulator.filters import FilterError, Test, parse_filter
+
+if TYPE_CHECKING:
+    from tests.emulator.cloud import Call, Cloud
 
 Json = dict[str, Any]
 _LARGEST_PAGE = 500
+_PARTIAL = "returnPartialSuccess"
 
 
 def page(cloud: Cloud, call: Call, items: Iterable[Json]) -> Json:
-    """The answer to a ``list``."""
-    passing = _ordered(list(filter(_test(call), items)), call)
+    """Return the answer to a ``list``."""
+    order = call.query.get("orderBy", "name")
+    if order not in ("name", "creationTimestamp desc"):
+        raise invalid("orderBy", order, "It must be 'name' or 'creationTimestamp desc'.")
+    times = order != "name"
+    keys = ("creationTimestamp", "insertTime") if times else ("name",)
+    passing = list(filter(_test(call), items))
+    passing.sort(key=lambda item: [str(item.get(key, "")) for key in keys], reverse=times)
     chosen, token = _cut(passing, call)
-    scope = "" if call.scope == "global" and not _is_global(call) else f"/{call.scope}"
-    path = f"projects/{call.path.get('project', cloud.project)}{scope}/{_noun(call)}"
-    body: Json = {"kind": _kind(call, "List"), "id": path, "selfLink": f"{cloud.root}/{path}"}
-    if chosen:
-        body["items"] = chosen
-    if token:
-        body["nextPageToken"] = token
-    return body
+    scope = "" if call.scope == "global" and "/global/" not in call.method.template else f"/{call.scope}"
+    return _body(cloud, call, "List", f"{call.path['project']}{scope}", {"items": chosen} if chosen else {}, token)
 
 
 def aggregated(cloud: Cloud, call: Call, scoped: Mapping[str, Iterable[Json]]) -> Json:
-    """The answer to an ``aggregatedList``: `scoped` has all scopes, each with its items."""
-    test = _test(call)
-    silent = outage.silent_scopes(cloud, scoped)
-    scoped = outage.answering(cloud, call, scoped)
-    pairs = [(scope, item) for scope, items in scoped.items() for item in items if test(item)]
+    """Return the answer to an ``aggregatedList``: `scoped` has all scopes, each with its items."""
+    silent = [scope for scope in scoped if scope.rpartition("/")[2] in cloud.silent]
+    if not cloud.has_partial_lists and _PARTIAL in call.query:
+        raise bad_request(f'Invalid JSON payload received. Unknown name "{_PARTIAL}": Cannot bind query parameter.')
+    if silent and call.query.get(_PARTIAL, "").lower() != "true":
+        raise refusal("503")
+    test, noun = _test(call), call.noun
+    pairs = [(scope, item) for scope in scoped if scope not in silent for item in scoped[scope] if test(item)]
     chosen, token = _cut(pairs, call)
-    noun = _noun(call)
     shown: dict[str, Json] = {}
     for scope, item in chosen:
         shown.setdefault(scope, {noun: []})[noun].append(item)
     if "pageToken" not in call.query:
         for scope in scoped:
-            shown.setdefault(scope, _empty(scope))
-        shown.update({scope: outage.warning(scope) for scope in silent})
-    path = f"projects/{cloud.project}/aggregated/{noun}"
-    body: Json = {
-        "kind": _kind(call, "AggregatedList"),
-        "id": path,
-        "items": shown,
-        "selfLink": f"{cloud.root}/{path}",
-    }
-    if token:
-        body["nextPageToken"] = token
-    if silent:
-        body["unreachables"] = [f"projects/{cloud.project}/{scope}" for scope in silent]
-    return body
+            text = f"There are no results for scope '{scope}' on this page."
+            shown.setdefault(scope, _warning("NO_RESULTS_ON_PAGE", text, scope))
+        for scope in silent:
+            shown[scope] = _warning("UNREACHABLE", f"The scope '{scope}' could not be reached.", scope)
+    unreachable = [f"projects/{cloud.project}/{scope}" for scope in silent]
+    body = {"items": shown, **({"unreachables": unreachable} if silent else {})}
+    return _body(cloud, call, "AggregatedList", f"{cloud.project}/aggregated", body, token)
+
+
+def _body(cloud: Cloud, call: Call, suffix: str, place: str, content: Json, token: str) -> Json:
+    noun = call.noun
+    singular = noun[:-2] if noun == "addresses" else noun[:-3] + "y" if noun.endswith("ies") else noun[:-1]
+    path = f"projects/{place}/{noun}"
+    shared = {"kind": f"compute#{singular}{suffix}", "id": path, "selfLink": f"{cloud.root}/{path}"}
+    return {**shared, **content, **({"nextPageToken": token} if token else {})}
 
 
 def _test(call: Call) -> Test:
     text = call.query.get("filter", "")
-    document = discovery()
-    fields = document.properties(document.items(call.method))
     try:
-        return parse_filter(text, fields.__contains__)
+        return parse_filter(text, discovery().fields(call.method).__contains__)
     except FilterError as error:
         raise invalid("filter", text, f"Invalid list filter expression: {error}.") from error
 
 
-def _ordered(items: list[Json], call: Call) -> list[Json]:
-    order = call.query.get("orderBy", "name")
-    if order == "creationTimestamp desc":
-        return sorted(
-            items, key=lambda item: str(item.get("creationTimestamp", item.get("insertTime"))), reverse=True
-        )
-    if order != "name":
-        raise invalid("orderBy", order, "It must be 'name' or 'creationTimestamp desc'.")
-    return sorted(items, key=lambda item: str(item["name"]))
-
-
 def _cut(items: list[Any], call: Call) -> tuple[list[Any], str]:
-    """One page of `items`, and the token of the next; empty: it is the last."""
-    size = int(call.query.get("maxResults", _LARGEST_PAGE))
+    """Return one page of `items`, and the token of the next; empty: it is the last."""
+    size, token = int(call.query.get("maxResults", _LARGEST_PAGE)), call.query.get("pageToken", "0")
     if not 0 <= size <= _LARGEST_PAGE:
         raise invalid("maxResults", size, f"It must be from 0 to {_LARGEST_PAGE}.")
-    size = size or _LARGEST_PAGE
-    token = call.query.get("pageToken", "")
-    try:
-        start = int(base64.urlsafe_b64decode(token)) if token else 0
-    except (binascii.Error, ValueError) as error:
-        raise invalid("pageToken", token, "The token is not one of this list.") from error
-    end = start + size
-    following = base64.urlsafe_b64encode(str(end).encode()).decode() if end < len(items) else ""
-    return items[start:end], following
+    if not token.isdigit():
+        raise invalid("pageToken", token, "The token is not one of this list.")
+    end = int(token) + (size or _LARGEST_PAGE)
+    return items[int(token) : end], str(end) if end < len(items) else ""
 
 
-def _noun(call: Call) -> str:
-    noun = call.method.id.split(".")[1]
-    return "operations" if noun.endswith("Operations") else noun
-
-
-def _is_global(call: Call) -> bool:
-    return "/global/" in call.method.template
-
-
-def _kind(call: Call, suffix: str) -> str:
-    noun = _noun(call)
-    singular = (
-        noun[:-2] if noun == "addresses" else noun.removesuffix("ies") + "y" if noun.endswith("ies") else noun[:-1]
-    )
-    return f"compute#{singular}{suffix}"
-
-
-def _empty(scope: str) -> Json:
-    kind, _, name = scope.partition("/")
-    key = {"zones": "zone", "regions": "region"}.get(kind, "scope")
-    return {
-        "warning": {
-            "code": "NO_RESULTS_ON_PAGE",
-            "message": f"There are no results for scope '{scope}' on this page.",
-            "data": [{"key": key if name else "scope", "value": scope}],
-        }
-    }
+def _warning(code: str, message: str, scope: str) -> Json:
+    return {"warning": {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}}

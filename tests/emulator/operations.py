@@ -8,22 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.catalog.entries import numeric_id
+from tests.emulator.catalog import numeric_id
 from tests.emulator.clock import Clock
-from tests.emulator.failures import Failure
+from tests.emulator.errors import Failure
 
 KEPT_S = 14 * 86400.0
 """Time for which ended operations are known: https://cloud.google.com/compute/docs/api/how-tos/api-requests-responses."""
+SYSTEM = "system"
 
 Json = dict[str, Any]
 Done = Callable[[Failure | None], None]
-
-USER = "you@example.com"
-SYSTEM = "system"
-
-
-def _nothing() -> Failure | None:
-    return None
 
 
 def at_once(done: Done) -> None:
@@ -41,7 +35,7 @@ class Work:
             was one.
     """
 
-    begin: Callable[[], Failure | None] = _nothing
+    begin: Callable[[], Failure | None] = lambda: None
     finish: Callable[[Done], None] = at_once
 
 
@@ -88,7 +82,7 @@ class Launch:
     target_id: str = ""
     client_id: str = ""
     group: str = ""
-    user: str = USER
+    user: str = "you@example.com"
     extra_s: float = 0.0
 
 
@@ -127,27 +121,18 @@ class Operations:
 
     def find(self, scope: str, name: str) -> Operation | None:
         """Return the operation with this name or id, if it exists."""
-        match = self._all.get((scope, name))
-        if match is not None and not self._is_known(match):
-            return None
-        if match is None and name.isdigit():
-            match = next((operation for operation in self.of(scope) if operation.body["id"] == name), None)
-        return match
+        named = self._all.get((scope, name))
+        candidates = self.of(scope) if named is None else filter(self._is_known, (named,))
+        return next((each for each in candidates if name in (each.body["name"], each.body["id"])), None)
 
     def of(self, scope: str = "") -> Iterator[Operation]:
-        """Return the operations of a scope; of all scopes if it is empty."""
-        return (
-            operation
-            for operation in list(self._all.values())
-            if scope in ("", operation.scope) and self._is_known(operation)
-        )
+        """Return the operations of a scope that are known; of all scopes if it is empty."""
+        for operation in list(self._all.values()):
+            if scope in ("", operation.scope) and self._is_known(operation):
+                yield operation
 
     def _is_known(self, operation: Operation) -> bool:
         return not operation.ended or self._clock.now() < operation.ended + self.kept_s
-
-    def delete(self, operation: Operation) -> None:
-        """Forget one."""
-        self._all.pop((operation.scope, operation.body["name"]), None)
 
     def clear(self) -> None:
         """Forget all."""
@@ -159,12 +144,14 @@ class Operations:
         return [operation.body["name"] for operation in self.of() if not operation.done]
 
     def _register(self, launch: Launch) -> Operation:
-        number = next(self._serial)
-        name = f"operation-{int(self._clock.now() * 1000)}-{number:08x}-{uuid.uuid4().hex[:16]}"
-        scope_fields: Json = {}
-        if launch.scope != "global":
-            kind = launch.scope.split("/", 1)[0].removesuffix("s")
-            scope_fields[kind] = f"{self.base}/{launch.scope}"
+        name = f"operation-{int(self._clock.now() * 1000)}-{next(self._serial):08x}-{uuid.uuid4().hex[:16]}"
+        kind = launch.scope.split("/", 1)[0].removesuffix("s")
+        optional = {
+            kind: f"{self.base}/{launch.scope}" if launch.scope != "global" else "",
+            "targetId": launch.target_id,
+            "clientOperationId": launch.client_id,
+            "operationGroupId": launch.group,
+        }
         body: Json = {
             "kind": "compute#operation",
             "id": numeric_id(name),
@@ -176,34 +163,25 @@ class Operations:
             "user": launch.user,
             "insertTime": self._clock.stamp(),
             "selfLink": f"{self.base}/{launch.scope}/operations/{name}",
-            **scope_fields,
+            **{key: value for key, value in optional.items() if value},
         }
-        if launch.target_id:
-            body["targetId"] = launch.target_id
-        if launch.client_id:
-            body["clientOperationId"] = launch.client_id
-        if launch.group:
-            body["operationGroupId"] = launch.group
-        operation = Operation(launch.scope, body)
-        self._all[launch.scope, name] = operation
+        operation = self._all[launch.scope, name] = Operation(launch.scope, body)
         return operation
 
     def _begin(self, operation: Operation, work: Work, rest_s: float) -> None:
-        operation.body["status"] = "RUNNING"
-        operation.body["startTime"] = self._clock.stamp()
+        operation.body.update(status="RUNNING", startTime=self._clock.stamp())
         failure = work.begin()
         if failure:
             self._complete(operation, failure)
-            return
-        self._clock.call_in(rest_s, lambda: work.finish(lambda failure: self._complete(operation, failure)))
+        else:
+            self._clock.call_in(rest_s, lambda: work.finish(lambda failure: self._complete(operation, failure)))
 
     def _complete(self, operation: Operation, failure: Failure | None) -> None:
         if operation.done:
             return
         operation.ended = self._clock.now()
         operation.body.update(status="DONE", progress=100, endTime=self._clock.stamp(operation.ended))
-        if failure:
-            operation.body.update(failure.fields())
+        operation.body.update(failure.fields() if failure else {})
         for follower in operation.followers:
             follower()
         operation.followers.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
@@ -10,29 +11,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.emulator import lifecycle
-from tests.emulator.api import Answer, Api, Broken, Request, encode
-from tests.emulator.catalog.quotas import NEW_PROJECT_QUOTAS
+from tests.emulator.api import Api
+from tests.emulator.catalog import QUOTAS, REGIONS, ZONES, entry
 from tests.emulator.clock import Clock
 from tests.emulator.cloud import Cloud, Instance
-from tests.emulator.endpoints import endpoint_of
-from tests.emulator.endpoints.storage import XML
-from tests.emulator.failures import Refusal
 from tests.emulator.faults import Faults
-from tests.emulator.governance import TRIAL_QUOTAS, TRIAL_REGION_QUOTAS
+from tests.emulator.governance import ANONYMOUS
 from tests.emulator.guests import Guests, NoGuest
-from tests.emulator.identity import ANONYMOUS
-from tests.emulator.methods.resource_policies import Policies
-from tests.emulator.nat import add_nat
-from tests.emulator.outage import Outage
-from tests.emulator.project_images import ProjectImages
-from tests.emulator.queueing import Queue
+from tests.emulator.messages import Answer, Broken, Request, encode
+from tests.emulator.storage import XML
 from tests.emulator.tls import HOSTS, Authority
 
 Json = dict[str, Any]
@@ -153,13 +147,27 @@ class Emulator:
         Raises:
             Broken: the connection must end without an answer.
         """
-        answer = endpoint_of(request.path)
-        if answer is None:
-            return self.api.answer(request)
+        if request.path.startswith("/emulator/") and request.path != "/emulator/tunnel":
+            return self._administer(request)
+        return self.api.answer(request)
+
+    def _administer(self, request: Request) -> Answer:
+        """Answer a request of the emulator's own API, under ``/emulator/``."""
+        name = request.path.removeprefix("/emulator/")
+        if request.verb == "GET" and name == "state":
+            return encode(200, self.state())
+        if request.verb == "GET" and name == "address":
+            return Answer(200, f"{self.cloud.caller}\n".encode(), {"Content-Type": "text/plain"})
+        if request.verb != "POST" or name not in _ACTIONS:
+            return encode(404, {"error": f"nothing is at {request.verb} {request.path}"})
         try:
-            return answer(self, request)
-        except Refusal as refusal:
-            return encode(refusal.status, refusal.body, refusal.headers)
+            given = json.loads(request.body or b"{}")
+            names = next((given.pop(key) for key in ("names", "permissions", "regions", "zones") if key in given), ())
+            project = (given.pop("project"),) if name == "shared" else ()
+            _ACTIONS[name](self, *project, *names, **given)
+        except (KeyError, LookupError, TypeError, ValueError) as error:
+            return encode(400, {"error": str(error)})
+        return encode(200, {})
 
     def state(self) -> Json:
         """Return the resources, the number of calls, and the violations of the discovery document."""
@@ -170,8 +178,8 @@ class Emulator:
                 "disks": sorted(name for _, name in self.cloud.disks),
                 "firewalls": sorted(self.cloud.firewalls),
                 "addresses": sorted(name for _, name in self.cloud.addresses),
-                "policies": sorted(name for _, name in self.cloud.part(Policies).by_name),
-                "images": sorted(self.cloud.part(ProjectImages).bodies),
+                "policies": sorted(name for _, name in self.cloud.policies),
+                "images": sorted(self.cloud.images),
                 "operations": self.cloud.operations.pending(),
                 "violations": [str(violation) for violation in self.api.violations],
                 "calls": dict(self.api.calls),
@@ -202,7 +210,7 @@ class Emulator:
             self.clock.run_due()
             lifecycle.fail_host(self.cloud, self._running(name))
 
-    def plan_maintenance(self, name: str, in_s: float, window_s: float) -> None:
+    def plan_maintenance(self, name: str, in_s: float, window_s: float = 0.0) -> None:
         """Plan maintenance that stops an instance: it begins in `in_s` or later, and lasts up to `window_s`.
 
         Raises:
@@ -243,20 +251,21 @@ class Emulator:
         """
         with self.clock.lock:
             self.cloud.limits.set_quota(metric, limit, region)
-            self.cloud.part(Queue).recheck()
+            self.cloud.recheck_queue()
 
     def start_project(self) -> None:
         """Let the project be new: with small quotas, without GPUs, and with a network in custom mode only."""
-        with self.clock.lock:
-            for metric, limit in NEW_PROJECT_QUOTAS.items():
-                self.cloud.limits.set_quota(metric, limit)
-            self.cloud.networks[:] = ["main"]
+        self._set_quotas("new_project")
+        self.cloud.networks[:] = ["main"]
 
     def start_trial(self) -> None:
         """Let the billing account be in its free trial, with its quotas and without GPUs."""
+        self._set_quotas("trial")
+        self.cloud.governance.is_trial = True
+
+    def _set_quotas(self, kind: str) -> None:
         with self.clock.lock:
-            self.cloud.governance.is_trial = True
-            for metric, limit in {**TRIAL_QUOTAS, **TRIAL_REGION_QUOTAS}.items():
+            for metric, limit in QUOTAS[kind].items():
                 self.cloud.limits.set_quota(metric, limit)
 
     def set_capacity(self, zone: str, limit: float, resource: str = "instances") -> None:
@@ -267,7 +276,7 @@ class Emulator:
         """
         with self.clock.lock:
             self.cloud.limits.set_capacity(zone, resource, limit)
-            self.cloud.part(Queue).recheck()
+            self.cloud.recheck_queue()
 
     def set_outage(self, *zones: str) -> None:
         """Let these zones and regions not answer from now on, and no others.
@@ -276,7 +285,9 @@ class Emulator:
             ValueError: the zone does not exist.
         """
         with self.clock.lock:
-            self.cloud.part(Outage).begin(zones)
+            if unknown := set(zones) - ZONES.keys() - REGIONS.keys():
+                raise ValueError(f"these zones do not exist: {', '.join(sorted(unknown))}")
+            self.cloud.silent = set(zones)
 
     def set_networks(self, *names: str) -> None:
         """Let the project have these VPC networks, in place of ``default``."""
@@ -290,9 +301,13 @@ class Emulator:
 
     def translate_addresses(self, *regions: str, network: str = "default", project: str = "") -> None:
         """Let Cloud NAT serve all subnetworks of a network in these regions."""
+        base = self.cloud.url_of(project or self.cloud.project)
+        nats = [{"name": "nat", "sourceSubnetworkIpRangesToNat": "ALL_SUBNETWORKS_ALL_IP_RANGES"}]
         with self.clock.lock:
             for region in regions:
-                add_nat(self.cloud, project or self.cloud.project, region, network)
+                place = {"region": f"{base}/regions/{region}", "selfLink": f"{base}/regions/{region}/routers/nat"}
+                router = entry("router", "nat", network=f"{base}/global/networks/{network}", nats=nats, **place)
+                self.cloud.routers[region, "nat"] = router
 
     def set_caller(self, address: str) -> None:
         """Let the client call from this address from now on, as firewall rules see it."""
@@ -300,6 +315,10 @@ class Emulator:
             self.cloud.caller = address
             self.cloud.apply_firewall()
         self.cloud.join(_STOP_S)
+
+    def set_propagation(self, seconds: float) -> None:
+        """Let changed firewall rules take effect after this time."""
+        self.cloud.propagation_s = float(seconds)
 
     def deny(self, *permissions: str) -> None:
         """Let the caller lack permissions, ``compute.instances.create``."""
@@ -315,6 +334,29 @@ class Emulator:
             if instance.blueprint.name == name and instance.status == "RUNNING":
                 return instance
         raise LookupError(f"no instance {name} runs")
+
+
+_ACTIONS: dict[str, Callable[..., object]] = {
+    "advance": Emulator.advance,
+    "caller": Emulator.set_caller,
+    "capacity": Emulator.set_capacity,
+    "clear": Emulator.reset,
+    "deny": Emulator.deny,
+    "faults": lambda emulator, **given: emulator.faults.add_json(**given),
+    "faults/clear": lambda emulator: emulator.faults.clear(),
+    "host-error": Emulator.fail_host,
+    "maintenance": Emulator.plan_maintenance,
+    "nat": Emulator.translate_addresses,
+    "networks": Emulator.set_networks,
+    "new-project": Emulator.start_project,
+    "outage": Emulator.set_outage,
+    "preempt": Emulator.preempt,
+    "propagation": Emulator.set_propagation,
+    "quota": Emulator.set_quota,
+    "shared": Emulator.share_networks,
+    "trial": Emulator.start_trial,
+}
+"""What ``POST /emulator/NAME`` calls with the JSON of its body; a list in it is several arguments."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -384,21 +426,6 @@ class _Connection(BaseHTTPRequestHandler):
         """Nothing is logged; calls are counted."""
 
     def do_GET(self) -> None:
-        self._serve()
-
-    def do_POST(self) -> None:
-        self._serve()
-
-    def do_DELETE(self) -> None:
-        self._serve()
-
-    def do_PATCH(self) -> None:
-        self._serve()
-
-    def do_PUT(self) -> None:
-        self._serve()
-
-    def _serve(self) -> None:
         body = self._body()
         if body is None:  # the client was killed in the middle of its request
             self.close_connection = True
@@ -419,6 +446,12 @@ class _Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(answer.body)
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer requests with other methods like those with GET."""
+        if name in ("do_DELETE", "do_PATCH", "do_POST", "do_PUT"):
+            return self.do_GET
+        raise AttributeError(name)
 
     def _body(self) -> bytes | None:
         """Return the body of the request; None: it is not complete."""

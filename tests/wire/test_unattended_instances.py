@@ -9,8 +9,7 @@ import pytest
 import requests
 
 from tests.emulator import Emulator
-from tests.emulator.identity import account_metadata
-from tests.emulator.storage import Storage
+from tests.emulator.governance import account_metadata
 from tests.program import Program, wait_for
 from tests.wire.clouds import count_files, emulator_with_guests
 
@@ -47,7 +46,7 @@ def caller(program: Program, emulator: Emulator) -> Program:
 
 def grant(emulator: Emulator, *permissions: str) -> None:
     emulator.cloud.governance.roles[ROLE] = list(permissions)
-    emulator.cloud.part(Storage).project[ROLE] = {f"serviceAccount:{EMAIL}"}
+    emulator.cloud.governance.members[ROLE] = {f"serviceAccount:{EMAIL}"}
 
 
 def test_a_preempted_host_is_started_by_its_peers(caller: Program, emulator: Emulator) -> None:

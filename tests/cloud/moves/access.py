@@ -8,7 +8,6 @@ from provision.gce.api.requests import IAP_RANGE
 from tests.cloud.access_modes import EMAIL, HOST
 from tests.cloud.moves import check, event
 from tests.emulator.blueprint import project_of
-from tests.emulator.os_login import Profiles
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History
@@ -35,5 +34,5 @@ def check_rule_admits_caller(history: History) -> None:
 
 @check("down")
 def check_no_key_is_left(history: History) -> None:
-    profile = history.emulator.cloud.part(Profiles).get(EMAIL)
+    profile = history.emulator.cloud.profiles.get(EMAIL)
     assert not [key for key in profile.keys.values() if f"made by fleet for {history.fleet}," in str(key)]

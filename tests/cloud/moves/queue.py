@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.cloud.fuses import Killed
 from tests.cloud.moves import QUEUED, RETRIED, STARTS, check
-from tests.emulator.catalog.locations import ZONES
+from tests.emulator.catalog import ZONES
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.cloud.moves import STARTS, check, event, sudden, worker_of
 from tests.emulator.cloud import Instance
-from tests.emulator.identity import account_metadata
-from tests.emulator.storage import Storage
+from tests.emulator.governance import account_metadata
 from train.agent.peers import revive
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def grant_role(history: History) -> None:
     history.emulator.cloud.governance.service_accounts[account] = True
     if history.random.random() < 0.95:
         history.emulator.cloud.governance.roles[_ROLE] = _PERMISSIONS
-        history.emulator.cloud.part(Storage).project[_ROLE] = {f"serviceAccount:{account}"}
+        history.emulator.cloud.governance.members[_ROLE] = {f"serviceAccount:{account}"}
 
 
 STARTS.insert(0, grant_role)

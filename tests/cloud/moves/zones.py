@@ -9,8 +9,7 @@ from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from tests.cloud.moves import RETRIED, check, event, sudden
-from tests.emulator.catalog.locations import ZONES
-from tests.emulator.catalog.quotas import NEW_PROJECT_QUOTAS
+from tests.emulator.catalog import NEW_PROJECT_QUOTAS, ZONES
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History

@@ -15,7 +15,7 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.catalog.names import is_zone
 from provision.gce.catalog.prices import Prices, from_catalog, rates_of, table
 from provision.gce.options import GceOptions
-from tests.emulator.catalog.skus import compute_skus
+from tests.emulator.catalog import compute_skus
 
 ZONE = "us-central1-a"
 JSON = st.recursive(

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tests.emulator import blueprint as blueprints
-from tests.emulator import creation, failures, lifecycle
-from tests.emulator.blueprint import Blueprint
-from tests.emulator.catalog import locations
-from tests.emulator.cloud import Call, Cloud, Instance
-from tests.emulator.failures import Failure, Refusal, invalid, required
+from tests.emulator import creation, errors, instances, lifecycle
+from tests.emulator.blueprint import Blueprint, draw
+from tests.emulator.catalog import AI_ZONES, REGIONS, ZONES
+from tests.emulator.cloud import Call, Cloud, Instance, starting
+from tests.emulator.errors import Failure, Refusal, invalid, refusal
 from tests.emulator.faults import Rule
-from tests.emulator.methods import instances
 from tests.emulator.operations import Done, Launch, Operation, Work
-from tests.emulator.project_images import find_image
-from tests.emulator.registry import starting
+from tests.emulator.resources import find_image
 
 Json = dict[str, Any]
-_PATTERN = re.compile(r"(?P<stem>[^#]*)(?P<marks>#+)(?P<rest>[^#]*)")
 
 
 @dataclass
@@ -67,8 +62,8 @@ def regional(cloud: Cloud, call: Call) -> Json:
     for zone in _zones(call, region):
         try:
             bulks.append(_draw(cloud, call, zone))
-        except Refusal as refusal:
-            refusals.append(refusal)
+        except Refusal as refused:
+            refusals.append(refused)
     if not bulks:
         raise refusals[0]
     return _launch(cloud, call, bulks)
@@ -84,10 +79,10 @@ def _zones(call: Call, region: str) -> list[str]:
         name.rsplit("/", 1)[-1]: location.get("preference") for name, location in policy.get("locations", {}).items()
     }
     for zone in preferences:
-        if zone not in locations.REGIONS[region]:
+        if zone not in REGIONS[region]:
             raise invalid("resource.locationPolicy.locations", zone, f"The zone is not of region '{region}'.")
     denied = [zone for zone, preference in preferences.items() if preference == "DENY"]
-    zones = [zone for zone in locations.REGIONS[region] if zone not in (*denied, *locations.AI_ZONES)]
+    zones = [zone for zone in REGIONS[region] if zone not in (*denied, *AI_ZONES)]
     if not zones:
         raise invalid("resource.locationPolicy.locations", "", "It leaves no zone.")
     return zones
@@ -96,7 +91,7 @@ def _zones(call: Call, region: str) -> list[str]:
 def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
     body = call.body
     if "instanceProperties" not in body:
-        raise required("resource.instanceProperties")
+        raise refusal("required", field="resource.instanceProperties")
     count = int(body.get("count", 0))
     if not 1 <= count <= 1000:
         raise invalid("resource.count", count, "It must be from 1 to 1000.")
@@ -104,32 +99,20 @@ def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
     if not 1 <= min_count <= count:
         raise invalid("resource.minCount", min_count, "It must be from 1 to count.")
     drawn = [
-        blueprints.draw(cloud.project, zone, name, body["instanceProperties"], partial(find_image, cloud), bulk=True)
-        for name in _names(cloud, body, zone, count)
+        draw(cloud.project, zone, name, body["instanceProperties"], partial(find_image, cloud), bulk=True)
+        for name in _names(body, count)
     ]
     creation.check(cloud, drawn[0])
     return _Bulk(zone, min_count, drawn, fault=call.fault)
 
 
-def _names(cloud: Cloud, body: Json, zone: str, count: int) -> list[str]:
-    each = body.get("perInstanceProperties")
-    if each:
-        if len(each) != count:
-            raise invalid("resource.perInstanceProperties", len(each), f"There must be {count} of them.")
-        if any("name" in given for given in each.values()):
-            raise invalid("resource.perInstanceProperties", each, "The field 'name' is output only.")
-        return list(each)
-    pattern = _PATTERN.fullmatch(body.get("namePattern", ""))
-    if not pattern:
-        raise invalid("resource.namePattern", body.get("namePattern", ""), "It needs a row of '#'.")
-    free: list[str] = []
-    number = 0
-    while len(free) < count:
-        number += 1
-        name = f"{pattern['stem']}{number:0{len(pattern['marks'])}d}{pattern['rest']}"
-        if (zone, name) not in cloud.instances:
-            free.append(name)
-    return free
+def _names(body: Json, count: int) -> list[str]:
+    each = body.get("perInstanceProperties", {})
+    if len(each) != count:
+        raise invalid("resource.perInstanceProperties", len(each), f"There must be {count} of them.")
+    if any("name" in given for given in each.values()):
+        raise invalid("resource.perInstanceProperties", each, "The field 'name' is output only.")
+    return list(each)
 
 
 def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
@@ -138,7 +121,7 @@ def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
     chosen: list[_Bulk] = []
 
     def begin() -> Failure | None:
-        failure = call.fault.failure(None, "") if call.fault else None
+        failure = call.fault.failure() if call.fault else None
         if failure is not None:
             return failure
         bulk = _choose(cloud, bulks)
@@ -161,7 +144,7 @@ def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
         struck = bulk.fault is not None and bulk.fault.zone == bulk.zone
         if not (struck and len(bulks) > 1) and cloud.limits.has_room(bulk.drawn[0], held, bulk.zone, len(bulk.drawn)):
             # A fault of another zone does not apply here.
-            if bulk.fault and bulk.fault.zone in locations.ZONES and not struck:
+            if bulk.fault and bulk.fault.zone in ZONES and not struck:
                 return replace(bulk, fault=None)
             return bulk
     return bulks[0]
@@ -181,7 +164,7 @@ def _begin(cloud: Cloud, bulk: _Bulk, group: str, parent: Operation) -> None:
         else:
             bulk.failures.append(failure)
             if bulk.fault and bulk.fault.kind == "disk-left":
-                instances.leave_disks(cloud, drawn)
+                lifecycle.make_disks(cloud, drawn)
     _show(bulk, parent, "CREATING", 0)
 
 
@@ -192,8 +175,8 @@ def _struck(bulk: _Bulk, drawn: Blueprint) -> Failure | None:
         return None
     if fault.kind.startswith("partial"):
         room = min(fault.created or len(bulk.drawn) // 2, len(bulk.drawn) - 1)
-        return failures.stockout(drawn.machine, fault.zones_available) if len(bulk.made) >= room else None
-    return fault.failure(drawn.machine, drawn.region)
+        return drawn.stockout(fault.zones_available) if len(bulk.made) >= room else None
+    return fault.failure(drawn)
 
 
 def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Failure | None) -> Operation:
@@ -220,11 +203,12 @@ def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
     fault = bulk.fault.kind if bulk.fault else ""
     if not bulk.failed:
         _show(bulk, parent, "DONE", 0)
-        done(instances.INTERNAL if fault == "fails-after" else None)
+        done(errors.failure("internal") if fault == "fails-after" else None)
         return
     causes = tuple(error for failure in bulk.failures[:1] for error in failure.errors)
     # The error of a regional operation is generic; only its children have the cause.
-    failure = failures.min_count(bulk.min_count, causes if parent.scope.startswith("zones/") else ())
+    minimum = errors.failure("minimum", count=bulk.min_count)
+    failure = Failure((*minimum.errors, *(causes if parent.scope.startswith("zones/") else ())), minimum.http)
     if fault == "partial-left":
         _show(bulk, parent, "DONE", 0)
         done(failure)

@@ -1,1 +1,0 @@
-"""The offers of the emulated Compute Engine: locations, machines, images, networks, and default quotas."""

@@ -1,1 +1,0 @@
-"""Functions that answer the methods of Compute Engine, one module for each kind of resource."""
