@@ -18,18 +18,21 @@ from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
 from provision.local.options import LocalOptions
 from provision.local.provider import LocalProvider
-from provision.model import FleetSpec, Host, Instance
+from provision.model import Finding, FleetSpec, Host, Instance
 from provision.options import ProviderOptions
 from provision.provider import Provider, Site
 from provision.registry import options_class, provider_class
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
-from tests.cloud.histories import QUICK
+from tests.cloud.customer import QUICK
 from tests.emulator import Emulator, guests
 from tests.emulator.client import Client
 from tests.emulator.gcloud import Gcloud
 from tests.program import Program, has_ended, wait_for
 from tests.wire.machines import Lab, lab
+
+Make = Callable[..., tuple[GceProvider, FleetSpec]]
+"""Makes a provider and a fleet; see the fixture `make`."""
 
 
 class Case(Protocol):
@@ -262,6 +265,29 @@ def emulator(running: Emulator) -> Iterator[Emulator]:
 def client(emulator: Emulator) -> Client:
     """Return Google's client of the emulator."""
     return Client(emulator.url)
+
+
+@pytest.fixture
+def make(emulator: Emulator, tmp_path: Path) -> Make:
+    """Return a function that makes a provider, as a new program does, and the fleet `demo` with some options."""
+    store = Store(tmp_path / "state")
+    store.fleet("demo").create()
+
+    def made(
+        workers: int = 2, packages: tuple[str, ...] = (), public: str = "ssh-ed25519 AAAA me", **options: Any
+    ) -> tuple[GceProvider, FleetSpec]:
+        given = {"project": "proj-1", "endpoint": emulator.url, "zones": ("us-central1-a",), **options}
+        cloud = GceProvider.change(GceOptions(), given)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
+        return provider, FleetSpec("demo", "gce", workers, public, packages=packages, options=cloud)
+
+    return made
+
+
+def finding_of(provider: Provider, subject: str) -> Finding:
+    """Return the finding of `fleet doctor` about a subject."""
+    [finding] = [each for each in provider.doctor() if each.subject == subject]
+    return finding
 
 
 @pytest.fixture

@@ -5,28 +5,19 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-import requests
 
 from fleet.cli.fleets.up import RETRY_FIRST_S
-from fleet.errors import FleetError, NotReadyError
+from fleet.errors import FleetError
 from fleet.events import Event, ZoneTried
-from fleet.jobs.results import Survey
-from fleet.services import Services
-from fleet.state import FleetDirectory, Store, caller
-from provision.gce.api.client import Timing
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
-from provision.model import FleetSpec, Host, Instance
-from provision.options import ProviderOptions
-from provision.provider import Provider
+from fleet.state import Store
 from tests.cloud.access_modes import MODES, allow, write_credentials
-from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused, sending
-from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN, WEIGHTS, load
+from tests.cloud.customer import QuickServices, Quiet, patched
+from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
+from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
 from tests.emulator.faults import Rule
@@ -36,18 +27,6 @@ from tests.settings import settings
 if TYPE_CHECKING:
     from tests.cloud.moves import Story
 
-QUICK = Timing(
-    first_poll_s=0.005,
-    longest_poll_s=0.05,
-    retry_s=0.2,
-    operation_s=20.0,
-    boot_s=10.0,
-    settle_s=0.1,
-    lingering_s=2 * DELAY_S,
-    again_s=0.2,
-    confirm_s=10.0,
-    prices_s=60.0,
-)
 BUCKET = "gs://training-data"
 SERVICE_ACCOUNT = "trainer@proj-1.iam.gserviceaccount.com"
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
@@ -85,26 +64,6 @@ OF_CALLS = (
 )
 
 
-E = TypeVar("E")
-
-
-class Quiet:
-    """A sink that stores the events."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        pass
-
-    def of(self, kind: type[E]) -> list[E]:
-        """Return the events of a kind."""
-        return [event for event in self.events if isinstance(event, kind)]
-
-
 class Queued(Quiet):
     """A sink of a history; when instances wait for capacity, something happens."""
 
@@ -117,60 +76,6 @@ class Queued(Quiet):
         if isinstance(event, ZoneTried) and "in the queue" in event.step:
             for act in self._history.random.choices(QUEUED):
                 act(self._history, event.zone)
-
-
-@dataclass(frozen=True)
-class QuickServices(Services):
-    """The services of the commands, without delays.
-
-    Attributes:
-        unprepared: Whether the preparation of each host fails.
-        timing: Timeouts and intervals of the provider.
-    """
-
-    unprepared: bool = False
-    timing: Timing = QUICK
-
-    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
-        if not isinstance(options, GceOptions):
-            return super().open_provider(options, keep=keep)
-        return GceProvider(self.store.owner(keep=keep), caller(), self.store.journal, options, self.timing)
-
-
-def reached(
-    spec: FleetSpec,
-    instances: list[Instance],
-    provider: Provider,
-    directory: FleetDirectory,
-    services: Services,
-    sink: Any,
-    **_: Any,
-) -> list[Host]:
-    """Return the hosts as the provider reports them, without SSH, which is tested elsewhere."""
-    from fleet.errors import translate_errors
-
-    assert isinstance(services, QuickServices)
-    if services.unprepared:
-        raise NotReadyError("worker-0 cannot be prepared")
-    with translate_errors():
-        return list(provider.hosts(spec, instances))
-
-
-def store_nothing(*_: Any, **__: Any) -> Survey:
-    """In place of the question what the hosts store: nothing. There are no hosts that could answer."""
-    return Survey((), (), {})
-
-
-def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
-    """Let commands work without SSH, which is tested elsewhere."""
-    for module in ("cli.fleets.up", "cli.fleets.bake", "cli.fleets.extend", "fleets.repair"):
-        patch.setattr(f"fleet.{module}.reach", reached)
-    for module in ("fleets.agents", "cli.fleets.extend"):
-        patch.setattr(f"fleet.{module}.running_job", lambda *_: "")
-    patch.setattr("fleet.jobs.deletion.survey", store_nothing)
-    patch.setattr(requests.Session, "send", sending(emulator))
-    patch.setattr("requests.sessions.get_environ_proxies", lambda *_, **__: {})
-    patch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
 
 
 def random_options(chosen: random.Random) -> dict[str, Any]:
@@ -246,7 +151,6 @@ class History:
     """One user's commands for one fleet, and the faults that occur; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
-        load()
         self.fleet = "history"
         self.random = random.Random(seed)
         self.emulator = emulator
@@ -308,8 +212,8 @@ class History:
             act(self)
         for _ in range(self.random.randint(2, 6)):
             self.some_faults()
-            verbs = list(WEIGHTS) if self.is_ready() else ["up"] * 8 + ["bake", "down", "gc"]
-            [verb] = self.random.choices(verbs, [WEIGHTS[verb] for verb in verbs])
+            verbs = list(COMMANDS) if self.is_ready() else ["up"] * 8 + ["bake", "down", "gc"]
+            [verb] = self.random.choices(verbs, [COMMANDS[verb][1] for verb in verbs])
             self.command(verb)
             for chance, act in EVENTS:
                 if self.random.random() < chance:
@@ -374,7 +278,7 @@ class History:
         """
         is_successful = False
         try:
-            COMMANDS[verb](self)
+            COMMANDS[verb][0](self)
             is_successful = True
             self.told.append("success")
         except Killed:

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from fleet.cli.fleets import down, extend, up
 from fleet.errors import FleetError
 from fleet.fleets.instances import list_instances
-from fleet.fleets.plan import UpRequest
 from fleet.fleets.repair import ExistingFleet, repair_fleet
-from fleet.services import Services
-from fleet.state import Store, caller
 from provision.gce.api.requests import RESTARTS
 from provision.gce.api.resources import seconds
 from provision.gce.catalog.prices import Prices, from_catalog, rates_of
 from provision.gce.options import STOP_AT, GceOptions
-from provision.gce.provider import GceProvider
-from provision.options import ProviderOptions
-from provision.provider import Provider
+from tests.cloud.customer import FLEET, Customer, patched
 from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
-from tests.cloud.histories import QUICK, Queued, QuickServices, Quiet, patched, play_each
-from tests.cloud.moves import load
-from tests.cloud.moves.queue import make_scarce
+from tests.cloud.histories import Queued, play_each
+from tests.cloud.moves import make_scarce
 from tests.emulator import Emulator
 from tests.emulator.catalog import compute_skus
 from tests.emulator.cloud import Charge, Instance
-from tests.settings import settings
 
-FLEET = "thrifty"
 EMAIL = "fleet-restart@proj-1.iam.gserviceaccount.com"
 ROLE = "projects/proj-1/roles/fleetRestart"
 LATE_S = 30.0
@@ -53,17 +44,6 @@ FAULTS = (
 )
 YEAR_S = 365 * 86400.0
 PRICES = from_catalog(rates_of(compute_skus()), "")
-
-
-class SpendingServices(QuickServices):
-    """The services of the commands; the provider has their clock."""
-
-    def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
-        if not isinstance(options, GceOptions):
-            return super().open_provider(options, keep=keep)
-        owner = self.store.owner(keep=keep)
-        prices = self.store.root / "prices.json"
-        return GceProvider(owner, caller(), self.store.journal, options, QUICK, self.clock, prices)
 
 
 def cost_usd(charges: Iterable[Charge], prices: Prices, until: float) -> float:
@@ -110,49 +90,8 @@ def unattended(emulator: Emulator) -> dict[str, Any]:
     return {"spot": True, "unattended": True, "service_account": EMAIL}
 
 
-class Customer:
-    """A user with one fleet.
-
-    Args:
-        emulator: Where the fleet is.
-        root: State directory.
-        options: Options of the fleet in addition to those that every fleet on the emulator needs.
-    """
-
-    def __init__(self, emulator: Emulator, root: Path, options: Mapping[str, Any]) -> None:
-        self.emulator = emulator
-        self.options = {
-            "provider": "gce",
-            "project": "proj-1",
-            "endpoint": emulator.url,
-            "python": "/usr/bin/python3",
-            **options,
-        }
-        self.store = Store(root)
-        self.unprepared = False
-        self.sink: Callable[[], Quiet] = Quiet
-
-    def services(self) -> Services:
-        """Return services with the emulator's clock."""
-        clock = self.emulator.clock
-        return SpendingServices(
-            self.store,
-            lambda _: True,
-            consent=lambda _: True,
-            clock=clock.now,
-            sleep=clock.advance,
-            unprepared=self.unprepared,
-        )
-
-    def up(self, *, unprepared: bool = False, **changes: Any) -> Quiet:
-        """Run `fleet up` with some options changed, and return its events."""
-        self.unprepared, sink = unprepared, self.sink()
-        up.run(UpRequest(FLEET, settings(**{**self.options, **changes})), self.services(), sink)
-        return sink
-
-    def extend(self, lifetime_s: float, sink: Quiet | None = None) -> None:
-        """Run `fleet extend`."""
-        extend.run(extend.ExtendRequest(FLEET, lifetime_s), self.services(), sink or Quiet())
+class Spender(Customer):
+    """A user whose fleet changes without commands, too."""
 
     def repair(self) -> None:
         """Replace lost hosts, as commands do that follow a job."""
@@ -165,18 +104,6 @@ class Customer:
         services = self.services()
         _, record = services.store.need(FLEET)
         list_instances(FLEET, services.provider(record.spec.options), services)
-
-    def down(self) -> Quiet:
-        """Run `fleet down`, and return its events."""
-        sink = Quiet()
-        down.run(down.DownRequest(FLEET), self.services(), sink)
-        return sink
-
-    def stop(self) -> Quiet:
-        """Run `fleet down --keep-disks`, and return its events."""
-        sink = Quiet()
-        down.run(down.DownRequest(FLEET, keep_disks=True), self.services(), sink)
-        return sink
 
     def running(self) -> list[Instance]:
         """Return the instances that run."""
@@ -228,7 +155,6 @@ class SpendingHistory:
     """One user's commands for one fleet with --max-cost; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
-        load()
         self.random = random.Random(seed)
         self.emulator = emulator
         self.patch = patch
@@ -238,7 +164,7 @@ class SpendingHistory:
         self.stopped = False
         self.delayed = Delayed(clock=emulator.clock.now)
         self.told: list[str] = []
-        options = {
+        options: dict[str, Any] = {
             "gpu": self.random.choice(("", "t4")),
             "spot": self.random.choice((False, True)),
             "zones": self.random.choice(((), ("us-central1-a",), ("us-central1", "europe-west1-b"))),
@@ -249,7 +175,7 @@ class SpendingHistory:
             options["flex_start"] = self.random.choice((False, True))
         if options["spot"] and self.random.random() < 0.5:
             options |= unattended(emulator)
-        self.customer = Customer(emulator, root, options)
+        self.customer = Spender(emulator, root, python="/usr/bin/python3", **options)
         self.customer.sink = lambda: Queued(self)
         if options.get("flex_start"):
             self.customer.options["wait_s"] = 7200
@@ -264,7 +190,7 @@ class SpendingHistory:
             (lambda: self.command("extend", self.extend), 2),
             (lambda: self.command("status", self.customer.observe), 2),
             (lambda: self.command("down", self.customer.down), 1),
-            (lambda: self.command("down --keep-disks", self.customer.stop), 2),
+            (lambda: self.command("down --keep-disks", lambda: self.customer.down(keep_disks=True)), 2),
             (self.preempt, 3),
             (self.restart, 1),
             (self.stop, 1),

@@ -62,15 +62,6 @@ def test_a_command_from_another_address_opens_the_firewall(rented: Program, emul
     assert sources(emulator) == [f"{HOME}/32"]
 
 
-def test_an_extension_from_another_address_opens_the_firewall(rented: Program, emulator: Emulator) -> None:
-    emulator.set_caller(CAFE)
-    ran = rented.run("extend", "4h")
-    assert f"SSH was open to {HOME} only; the firewall rule now admits this computer ({CAFE})" in " ".join(
-        ran.err.split()
-    )
-    assert sources(emulator) == [f"{CAFE}/32"]
-
-
 def test_a_command_waits_until_a_changed_rule_takes_effect(rented: Program, emulator: Emulator) -> None:
     emulator.cloud.propagation_s = 1.5
     emulator.set_caller(CAFE)

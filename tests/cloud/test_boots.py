@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from tests.emulator import Emulator
-from tests.emulator.guests import BootDelays, Guest, GuestSpec, Publish, SshGuests, obstacle
+from tests.emulator.guests import BootDelays, SshGuests, obstacle
 from tests.program import Program, lines_of
 
 pytestmark = pytest.mark.wire
@@ -52,15 +50,6 @@ def test_up_waits_for_logins_the_account_and_the_right_host_key(rented: Program,
     ran = rented.run(*UP)
     assert "worker-0" in ran.err
     assert "every host answers" in rented.run("up", "--yes").err
-
-
-def test_the_keys_on_the_console_are_used_if_a_policy_hides_guest_attributes(
-    rented: Program, emulator: Emulator
-) -> None:
-    constraint = "constraints/compute.disableGuestAttributesAccess"
-    emulator.faults.add("412", "batch.compute.instances.getGuestAttributes", times=0, constraint=constraint)
-    rented.run(*UP)
-    assert emulator.state()["calls"]["batch.compute.instances.getSerialPortOutput"] > 0
 
 
 def test_root_prepares_an_instance_before_its_packages(
@@ -126,34 +115,6 @@ def test_up_waits_for_the_driver_and_restarts_after_an_upgrade_of_it(
     [instance] = emulator.cloud.instances.values()
     assert instance.guest is not None
     assert instance.guest.serial().count("Linux version") == 2
-
-
-class OldScript(SshGuests):
-    """Guests with the startup script of an early version of fleet, which runs no other scripts."""
-
-    def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
-        return super().__call__(replace(spec, metadata={**spec.metadata, "startup-script": "#!/bin/sh\n"}), publish)
-
-
-def test_setup_is_not_awaited_on_instances_with_an_old_startup_script(
-    rented: Program, emulator: Emulator, guests: SshGuests
-) -> None:
-    emulator.cloud.guests = OldScript(guests.directory)
-    rented.run(*UP)
-    emulator.cloud.guests = guests
-    [instance] = emulator.cloud.instances.values()
-    for item in instance.body["metadata"]["items"]:
-        if item["key"] == "startup-script":
-            item["value"] = "#!/bin/sh\n"
-    refused = rented.run("up", "--setup", "touch /var/lib/setup", "--yes", code=14)
-    assert "worker-0 did not begin --setup: the startup script is of an older version" in " ".join(
-        refused.err.split()
-    )
-    run_again = "fleet exec -- sudo google_metadata_script_runner startup"
-    assert run_again in refused.err
-    rented.run(*shlex.split(run_again)[1:])
-    rented.run("up", "--yes")
-    assert (emulator.cloud.directory / instance.body["id"] / "covers/var/lib/setup").exists()
 
 
 def test_a_failed_setup_keeps_the_hosts_and_runs_again(rented: Program, emulator: Emulator) -> None:

@@ -12,11 +12,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from provision.gce.api.client import Timing
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
-from provision.model import FleetSpec
-from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
 from tests.program import Program, wait_for
 
@@ -66,11 +61,6 @@ def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulato
     assert "us-central1-a" in caller.run("up", "--gpu", "t4", "--dry-run", env=env).text
 
 
-def test_the_price_is_shown_with_packages_that_may_not_use_the_gpus(caller: Program) -> None:
-    shown = caller.run("up", "--gpu", "t4", "--package", "tensorflow==2.20.0", "--dry-run").text
-    assert "--package 'tensorflow[and-cuda]==2.20.0' installs them" in " ".join(shown.split())
-
-
 def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
@@ -103,26 +93,6 @@ def test_a_project_of_another_user_is_refused(caller: Program, emulator: Emulato
     assert held(emulator) == []
 
 
-def test_doctor_names_each_missing_permission(caller: Program, emulator: Emulator) -> None:
-    emulator.deny("compute.instances.create", "compute.firewalls.create")
-    ran = caller.run("doctor", "--provider", "gce", code=14)
-    emulator.cloud.denied.clear()
-    assert "compute.firewalls.create, compute.instances.create" in " ".join(ran.text.split())
-
-
-def test_doctor_reports_all_failed_checks(caller: Program, emulator: Emulator) -> None:
-    emulator.set_networks("prod-vpc")
-    emulator.set_quota("GPUS_ALL_REGIONS", 0)
-    env = {"FLEET_ADDRESS_URL": f"{emulator.url}/nothing"}
-    try:
-        ran = caller.run("doctor", "--provider", "gce", "--gpu", "t4", "-o", "json", env=env, code=14)
-    finally:
-        emulator.set_quota("GPUS_ALL_REGIONS", 256)
-    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
-    assert {subject for subject, ok in checks.items() if not ok} == {"network", "global quota", "address"}
-    assert {"credentials", "project", "API", "permissions", "image", "regional quota"} <= checks.keys()
-
-
 def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Program, emulator: Emulator) -> None:
     file = credentials(caller, emulator)
     account = json.loads(file.read_text())
@@ -134,24 +104,6 @@ def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Progra
 
 
 # --- before creation -------------------------------------------------------------------------------------------
-
-
-def test_an_exhausted_quota_is_reported_before_any_resource_is_created(caller: Program, emulator: Emulator) -> None:
-    emulator.set_quota("GPUS_ALL_REGIONS", 0)
-    try:
-        ran = caller.run(*UP, code=11)
-    finally:
-        emulator.set_quota("GPUS_ALL_REGIONS", 256)
-    assert "GPUS_ALL_REGIONS" in ran.err
-    assert "quotas?project=proj-1" in ran.err
-    assert not any("bulkInsert" in name for name in emulator.state()["calls"])
-    assert not (caller.state / "fleets" / "default").exists()
-
-
-def test_up_without_a_terminal_requires_yes(caller: Program, emulator: Emulator) -> None:
-    ran = caller.run("up", "--gpu", "t4", code=2)
-    assert "--yes" in ran.err
-    assert held(emulator) == []
 
 
 def test_a_stockout_in_all_zones_names_each_location_and_leaves_no_resource(
@@ -166,27 +118,6 @@ def test_a_stockout_in_all_zones_names_each_location_and_leaves_no_resource(
 
 
 # --- Identity-Aware Proxy
-
-
-def test_connections_to_hosts_without_external_addresses_use_gcloud(emulator: Emulator) -> None:
-    class NoJournal:
-        def intend(self, fleet: str, intent: str, **details: object) -> None:
-            pass
-
-        def intents(self, fleet: str) -> list[dict[str, object]]:
-            return []
-
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), external=False)
-    provider = GceProvider("k3jq7xab", "me", NoJournal(), cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
-    provider.create(spec, ["worker-0"], lambda *_: None)
-    [host] = provider.hosts(spec, provider.list("demo"))
-    name = "demo-k3jq7xab-worker-0"
-    tunnel = ("gcloud", "compute", "start-iap-tunnel", name, "22", "--listen-on-stdin")
-    assert host.proxy == (*tunnel, "--project=proj-1", "--zone=us-central1-a")
-    assert host.address == host.private_address
-    assert emulator.cloud.firewalls["demo-k3jq7xab-ssh"]["sourceRanges"] == ["35.235.240.0/20"]
-    assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
 # --- interrupted commands -----------------------------------------------------------------------------------------
@@ -225,8 +156,3 @@ def test_gc_deletes_the_resources_of_a_lost_state_directory(
     assert len(held(emulator)) > 0
     assert "0 left" in caller.run("gc", "--yes").err
     assert held(emulator) == []
-
-
-def test_poll_intervals_grow_up_to_a_maximum() -> None:
-    pauses = Timing(first_poll_s=1.0, longest_poll_s=3.0).pauses()
-    assert [next(pauses) for _ in range(5)] == [1.0, 1.5, 2.25, 3.0, 3.0]

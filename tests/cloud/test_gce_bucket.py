@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fleet.state import Store
-from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.model import Finding, FleetSpec
+from provision.model import FleetSpec
 from provision.provider import ProviderError
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
 from tests.emulator.governance import DEFAULT_ACCOUNT
 from tests.next_steps import command_lines
@@ -23,27 +18,6 @@ from tests.program import Program
 BUCKET = "gs://bkt"
 ACCOUNT = f"serviceAccount:{DEFAULT_ACCOUNT}"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
-
-
-@pytest.fixture
-def make(emulator: Emulator, tmp_path: Path) -> Make:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-
-    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
-        given = {"zones": ("us-central1-a",), "bucket": BUCKET, **options}
-        cloud = GceProvider.change(GceOptions(project="proj-1", endpoint=emulator.url), given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
-
-    return made
-
-
-def finding(provider: GceProvider) -> Finding:
-    [result] = [result for result in provider.doctor() if result.subject == "bucket"]
-    return result
 
 
 def notes(provider: GceProvider, spec: FleetSpec) -> str:
@@ -69,7 +43,7 @@ def test_instances_with_a_bucket_may_write_to_it(
     emulator: Emulator, make: Make, given: tuple[str, ...], expected: list[str]
 ) -> None:
     emulator.cloud.storage.create("bkt")
-    provider, spec = make(scopes=given)
+    provider, spec = make(bucket=BUCKET, scopes=given)
     provider.create(spec, ["worker-0"], lambda *_: None)
     [instance] = emulator.cloud.instances.values()
     assert instance.body["serviceAccounts"] == [{"email": DEFAULT_ACCOUNT, "scopes": expected}]
@@ -77,12 +51,12 @@ def test_instances_with_a_bucket_may_write_to_it(
 
 
 def test_a_missing_bucket_is_found_before_the_price(make: Make) -> None:
-    provider, spec = make()
+    provider, spec = make(bucket=BUCKET)
     with pytest.raises(ProviderError, match="the bucket gs://bkt does not exist") as caught:
         provider.quote(spec, ["worker-0"])
     create = "gcloud storage buckets create gs://bkt --project proj-1 --location us-central1"
     assert create in command_lines(caught.value)
-    result = finding(provider)
+    result = finding_of(provider, "bucket")
     assert (result.ok, result.message) == (False, "the bucket gs://bkt does not exist")
 
 
@@ -113,8 +87,8 @@ def test_the_roles_of_the_instances_are_read_from_the_policies(
     storage = emulator.cloud.storage
     storage.create("bkt", **on_bucket)
     emulator.cloud.governance.members.update({role: {member} for role, member in on_project.items()})
-    provider, spec = make()
-    result = finding(provider)
+    provider, spec = make(bucket=BUCKET)
+    result = finding_of(provider, "bucket")
     assert result.ok is (True if certain else None)
     grant = "gcloud storage buckets add-iam-policy-binding gs://bkt --role roles/storage."
     member = f"--member={ACCOUNT}"
@@ -130,8 +104,8 @@ def test_policies_that_the_caller_cannot_read_leave_a_doubt(emulator: Emulator, 
     emulator.cloud.storage.create("bkt")
     emulator.cloud.governance.members["roles/storage.admin"] = {ACCOUNT}
     emulator.deny(hidden)
-    provider, spec = make()
-    result = finding(provider)
+    provider, spec = make(bucket=BUCKET)
+    result = finding_of(provider, "bucket")
     assert result.ok is None
     assert "it is not certain" in result.message
     assert "fleet doctor --bucket gs://bkt" in notes(provider, spec)
@@ -153,22 +127,15 @@ def test_traffic_with_a_bucket_elsewhere_is_no_surprise(
 ) -> None:
     emulator.cloud.storage.create("bkt").location = location
     note = f"gs://bkt is in {location.lower()}: its traffic with instances in us-central1 costs extra"
-    assert (note in notes(*make())) is is_far
+    assert (note in notes(*make(bucket=BUCKET))) is is_far
 
 
 def test_another_service_account_is_checked(emulator: Emulator, make: Make) -> None:
     email = "trainer@proj-1.iam.gserviceaccount.com"
     emulator.cloud.governance.service_accounts[email] = True
     emulator.cloud.storage.create("bkt", admin=f"serviceAccount:{email}")
-    assert finding(make(service_account=email)[0]).ok is True
-    assert finding(make()[0]).ok is None
-
-
-def test_a_fleet_without_a_bucket_asks_nothing_of_cloud_storage(emulator: Emulator, make: Make) -> None:
-    provider, spec = make(bucket="")
-    assert finding(provider).ok is True
-    provider.quote(spec, ["worker-0"])
-    assert not [name for name in emulator.api.calls if name.startswith("storage.")]
+    assert finding_of(make(bucket=BUCKET, service_account=email)[0], "bucket").ok is True
+    assert finding_of(make(bucket=BUCKET)[0], "bucket").ok is None
 
 
 CHECKPOINTED = """

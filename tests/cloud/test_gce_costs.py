@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import FleetError, NotReadyError, UsageError
+from fleet.errors import UsageError
 from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
 from provision.durations import seconds
-from tests.cloud.histories import Quiet, patched
-from tests.cloud.spending import FLEET, LATE_S, PRICES, Customer, cost_usd, play, unattended
+from tests.cloud.customer import Quiet, patched
+from tests.cloud.spending import LATE_S, Spender, unattended
 from tests.emulator import Emulator
 from tests.next_steps import next_lines, repetition
 
-SHARES = 2
-HISTORIES = 16  # ./scripts/soak costs plays any number
 PRICE_USD_H = 0.2087
 """Of an n1-standard-4 in us-central1, with 100 GB and an address."""
 
@@ -29,19 +27,14 @@ def emulator() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spender:
     emulator.reset()
     emulator.cloud.late_s = LATE_S
     patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path, {"zones": ("us-central1-a",), "max_cost_usd": 2.0})
+    return Spender(emulator, tmp_path, zones=("us-central1-a",), max_cost_usd=2.0)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_the_cost_of_any_history_is_limited(share: int, emulator: Emulator, tmp_path: Path) -> None:
-    play(range(share, HISTORIES, SHARES), emulator, tmp_path)
-
-
-def test_the_limit_is_the_deadline_of_compute_engine(customer: Customer) -> None:
+def test_the_limit_is_the_deadline_of_compute_engine(customer: Spender) -> None:
     sink = customer.up(workers=2)
     [quoted] = sink.of(Quoted)
     assert quoted.delete_after_s == pytest.approx(2.0 / (2 * PRICE_USD_H) * 3600 - 90, abs=10)
@@ -54,12 +47,7 @@ def test_the_limit_is_the_deadline_of_compute_engine(customer: Customer) -> None
     assert bill.max_cost_usd == 2.0
 
 
-def test_the_earlier_of_both_limits_counts(customer: Customer) -> None:
-    [quoted] = customer.up(workers=1, max_duration_s=1800).of(Quoted)
-    assert quoted.delete_after_s == 1800
-
-
-def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
+def test_an_unknown_price_cannot_be_limited(customer: Spender) -> None:
     with pytest.raises(UsageError, match=r"the price of a9-newgpu-4g .* is unknown, so --max-cost") as refused:
         customer.up(workers=1, machine_type="a9-newgpu-4g")
     assert repetition(refused.value) == Again({"--max-cost": None, "--max-duration": "4h"}, "up")
@@ -67,7 +55,7 @@ def test_an_unknown_price_cannot_be_limited(customer: Customer) -> None:
 
 
 def test_the_limit_of_an_existing_fleet_is_removed_if_its_price_is_unknown(
-    customer: Customer, monkeypatch: pytest.MonkeyPatch
+    customer: Spender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     customer.up(workers=1)
     with monkeypatch.context() as patch:
@@ -81,7 +69,7 @@ def test_the_limit_of_an_existing_fleet_is_removed_if_its_price_is_unknown(
         customer.extend(3600)
 
 
-def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Customer) -> None:
+def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Spender) -> None:
     with pytest.raises(
         UsageError, match=r"--max-cost \$0.05 pays for 5 min of 2 instances \(n1-standard-4\)"
     ) as refused:
@@ -90,7 +78,7 @@ def test_a_limit_that_pays_for_no_useful_time_is_refused(customer: Customer) -> 
     assert not customer.emulator.cloud.charges
 
 
-def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: Customer) -> None:
+def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: Spender) -> None:
     customer.up(workers=1, max_duration_s=0)
     customer.wait(3600)
     message = r"--max-cost \$2.00, \$2.00 of which is used, pays for 0 s of 1 instance"
@@ -105,18 +93,7 @@ def test_more_workers_live_on_the_rest_and_no_longer_than_the_others(customer: C
     assert customer.cost_usd() <= 2.5
 
 
-def test_more_workers_use_what_a_shorter_lifetime_left(customer: Customer) -> None:
-    customer.up(workers=1, max_duration_s=4 * 3600)
-    customer.wait(3600)
-    customer.up(workers=2)
-    first, second = sorted(customer.deadlines())
-    assert second - first < 60
-    customer.wait(4 * 3600)
-    assert not customer.running()
-    assert customer.cost_usd() <= 2.0
-
-
-def test_an_extension_is_paid_from_the_rest(customer: Customer) -> None:
+def test_an_extension_is_paid_from_the_rest(customer: Spender) -> None:
     customer.up(workers=1, max_duration_s=3600)
     customer.wait(1800)
     with pytest.raises(
@@ -143,7 +120,7 @@ def test_an_extension_is_paid_from_the_rest(customer: Customer) -> None:
     ],
 )
 def test_an_extension_is_refused_before_its_price_is_reported(
-    customer: Customer, lifetime_s: float, limit_usd: float, message: str, step: str
+    customer: Spender, lifetime_s: float, limit_usd: float, message: str, step: str
 ) -> None:
     customer.options["max_cost_usd"] = limit_usd
     customer.up(workers=1)
@@ -156,7 +133,7 @@ def test_an_extension_is_refused_before_its_price_is_reported(
         customer.extend(seconds(next_lines(refused.value).split()[-1]))
 
 
-def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
+def test_a_start_begins_the_lifetime_that_is_left(customer: Spender) -> None:
     customer.up(workers=1)
     customer.wait(4 * 3600)
     customer.halt(customer.running()[0])
@@ -167,47 +144,12 @@ def test_a_start_begins_the_lifetime_that_is_left(customer: Customer) -> None:
     assert deadline - customer.emulator.clock.now() == pytest.approx(left_s, abs=60)
 
 
-def test_restarts_by_other_hosts_leave_the_end_as_it_is(customer: Customer) -> None:
-    customer.options |= unattended(customer.emulator)
-    customer.up(workers=2, max_duration_s=6 * 3600)
-    ends = customer.deadlines()
-    for _ in range(2):
-        customer.emulator.preempt(customer.running()[0].blueprint.name, 0.0)
-        customer.wait(3600)
-        assert customer.restart()
-        assert customer.deadlines() == ends
-    customer.up(workers=3, max_duration_s=6 * 3600)
-    customer.emulator.preempt(customer.running()[0].blueprint.name, 0.0)
-    customer.wait(3600)
-    customer.up(workers=3, max_duration_s=6 * 3600)
-    assert len(customer.deadlines()) == 3
-    customer.wait(24 * 3600)
-    assert not customer.restart()
-    assert {each.status for each in customer.emulator.cloud.instances.values()} == {"TERMINATED"}
-    started = [charge for charge in customer.emulator.cloud.charges if charge.blueprint]
-    assert cost_usd(started, PRICES, customer.emulator.clock.now()) <= 2.0
-
-
-def test_the_time_between_restarts_that_no_command_saw_counts(customer: Customer) -> None:
-    customer.options |= unattended(customer.emulator)
-    customer.up(workers=1, max_duration_s=0)
-    [instance] = customer.running()
-    customer.emulator.preempt(instance.blueprint.name, 0.0)
-    customer.observe()
-    assert customer.restart()
-    customer.wait(15 * 3600)
-    customer.emulator.preempt(instance.blueprint.name, 0.0)
-    assert customer.restart()
-    with pytest.raises(UsageError, match=r"\$2.00 of which is used, pays for 0 s of 1 instance"):
-        customer.up(workers=2, max_duration_s=0)
-
-
-def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Customer) -> None:
+def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Spender) -> None:
     customer.options |= unattended(customer.emulator)
     customer.up(workers=1, max_cost_usd=0.0)
     with pytest.raises(UsageError, match="the cost of worker-0 has no limit"):
         customer.up(workers=1)
-    customer.stop()
+    customer.down(keep_disks=True)
     with pytest.raises(UsageError, match="the cost of worker-0 has no limit"):
         customer.up(workers=1)
     assert not customer.running()
@@ -216,18 +158,7 @@ def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Custom
     assert len(customer.running()) == 1
 
 
-def test_hosts_that_could_not_be_prepared_run_until_their_deadline(customer: Customer) -> None:
-    with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
-        customer.up(workers=1, unprepared=True)
-    assert "else it is deleted then" in failed.value.cause
-    [instance] = customer.running()
-    assert instance.metadata()["fleet-stop-at"] == "0"
-    customer.wait(10 * 3600)
-    assert not customer.emulator.cloud.instances
-    assert customer.cost_usd() <= 2.0
-
-
-def test_the_limit_can_be_raised_and_not_lowered_below_what_is_promised(customer: Customer) -> None:
+def test_the_limit_can_be_raised_and_not_lowered_below_what_is_promised(customer: Spender) -> None:
     customer.up(workers=1, max_duration_s=0)
     with pytest.raises(UsageError, match=r"costs up to \$2.00 until its instances are deleted, more than --max-cost"):
         customer.up(workers=1, max_duration_s=0, max_cost_usd=1.0)
@@ -237,7 +168,7 @@ def test_the_limit_can_be_raised_and_not_lowered_below_what_is_promised(customer
     assert 2.0 < customer.cost_usd() <= 3.0
 
 
-def test_instances_without_a_deadline_cannot_be_limited(customer: Customer) -> None:
+def test_instances_without_a_deadline_cannot_be_limited(customer: Spender) -> None:
     customer.up(workers=1, max_cost_usd=0.0, max_duration_s=0)
     with pytest.raises(UsageError, match="the cost of worker-0 has no limit") as refused:
         customer.up(workers=1)
@@ -245,32 +176,7 @@ def test_instances_without_a_deadline_cannot_be_limited(customer: Customer) -> N
     assert repetition(refused.value) == Again({"--max-cost": "0"}, "up")
 
 
-@pytest.mark.parametrize(
-    ("fault", "charged"), [("stockout", False), ("partial", True), ("partial-left", True), ("disk-left", False)]
-)
-def test_a_failed_attempt_costs_what_it_created(customer: Customer, fault: str, charged: bool) -> None:
-    customer.emulator.faults.add(fault, match="compute.*bulkInsert", times=1)
-    customer.up(workers=2, zones=("us-central1-a", "us-central1-b"))
-    assert len(customer.emulator.cloud.disks) == 2
-    first = min(customer.deadlines()) - customer.emulator.clock.now()
-    paid_s = 2.0 / (2 * PRICE_USD_H) * 3600 - 90
-    assert (first < paid_s - 20) is charged
-    customer.wait(6 * 3600)
-    assert customer.cost_usd() <= 2.0
-
-
-def test_an_extension_of_instances_that_are_gone_names_them(customer: Customer) -> None:
-    customer.up(workers=1)
-    services = customer.services()
-    _, record = services.store.need(FLEET)
-    provider = services.provider(record.spec.options)
-    instances = provider.list(FLEET)
-    customer.emulator.cloud.instances.clear()
-    with pytest.raises(FleetError, match="worker-0 does not exist any more"):
-        provider.extend(instances, 3600, lambda *_: None)
-
-
-def test_the_limit_is_used(customer: Customer) -> None:
+def test_the_limit_is_used(customer: Spender) -> None:
     customer.up(workers=2, max_duration_s=0)
     customer.wait(24 * 3600)
     assert 0.98 * 2.0 < customer.cost_usd() <= 2.0

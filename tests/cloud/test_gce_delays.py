@@ -1,4 +1,4 @@
-"""Calls whose answers are missing: they may arrive after the end of their program."""
+"""Answers that are missing: of calls that may arrive later, and of zones that do not answer."""
 
 from __future__ import annotations
 
@@ -8,38 +8,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 import requests
 
-from fleet.state import Store
+from fleet.state import FleetRecord, Store
 from provision.budget import CREATE, CREATED
-from provision.gce import delete
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
-from provision.provider import ProviderError
+from provision.provider import ErrorKind, ProviderError
+from tests.cloud.conftest import Make
+from tests.cloud.customer import QUICK
 from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused
-from tests.cloud.histories import QUICK
 from tests.emulator import Emulator
+from tests.program import Program
 
-Make = Callable[[], tuple[GceProvider, FleetSpec]]
 HOUR_S = 3600.0
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-    return store
-
-
-@pytest.fixture
-def make(emulator: Emulator, store: Store) -> Make:
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",))
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-    return lambda: (GceProvider(store.owner(), "me", store.journal, cloud, QUICK), spec)
+def store(make: Make, tmp_path: Path) -> Store:
+    """Return the state directory of the fleet."""
+    assert callable(make)
+    return Store(tmp_path / "state")
 
 
 def request(store: Store, at: float) -> None:
@@ -72,26 +64,6 @@ def test_down_deletes_what_a_delayed_call_creates(
     state = emulator.state()
     assert (state["instances"], state["disks"], state["firewalls"]) == ([], [], [])
     assert "waiting for calls of an earlier command that may be delayed" in steps
-
-
-def test_a_call_that_arrives_when_instances_were_deleted_does_not_let_their_disks_wait(
-    emulator: Emulator, make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    delayed = create_late(make, 3, monkeypatch)
-    monkeypatch.setitem(globals(), "QUICK", replace(QUICK, lingering_s=10.0))  # the wait ends when the call arrives
-    provider, spec = make()
-    provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
-    delete_group = delete._delete_group
-
-    def delete_and_arrive(*arguments: Any) -> None:
-        delete_group(*arguments)
-        delayed.arrive()
-
-    monkeypatch.setattr(delete, "_delete_group", delete_and_arrive)
-    assert provider.delete_fleet("demo", lambda *_: None) == []
-    assert delayed.arrived == 1
-    emulator.settle()
-    assert (emulator.state()["instances"], emulator.state()["disks"]) == ([], [])
 
 
 def test_instances_are_stopped_that_a_delayed_call_starts(
@@ -168,3 +140,85 @@ def test_instances_are_stopped_that_an_earlier_command_is_about_to_start(
     emulator.settle()
     assert (instance.starts, instance.status) == (2, "TERMINATED")
     assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+ZONE, OTHER = "us-central1-a", "us-west4-b"
+WORKERS = ["worker-0", "worker-1"]
+
+MakeIn = Callable[[Path], tuple[GceProvider, FleetSpec]]
+
+
+@pytest.fixture
+def make_in(emulator: Emulator) -> MakeIn:
+    def made(state: Path) -> tuple[GceProvider, FleetSpec]:
+        store = Store(state)
+        store.fleet("demo").create()
+        cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=(ZONE,))
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+        store.fleet("demo").write(FleetRecord(spec, 1.0))
+        return provider, spec
+
+    return made
+
+
+def test_an_instance_in_a_zone_that_does_not_answer_is_neither_missing_nor_deleted(
+    emulator: Emulator, make_in: MakeIn, tmp_path: Path
+) -> None:
+    provider, spec = make_in(tmp_path)
+    provider.create(spec, WORKERS, lambda *_: None)
+    emulator.set_outage(OTHER)
+    assert [instance.name for instance in provider.list("demo")] == WORKERS
+    emulator.set_outage(ZONE)
+    for act in (
+        lambda: provider.list("demo"),
+        lambda: provider.create(spec, WORKERS, lambda *_: None),
+        lambda: provider.delete_fleet("demo", lambda *_: None),
+        lambda: provider.termination_reasons("demo", WORKERS),
+    ):
+        with pytest.raises(
+            ProviderError, match=f"{ZONE} did not answer, and may have instances of the fleet"
+        ) as caught:
+            act()
+        assert caught.value.kind is ErrorKind.UNREACHABLE
+    assert len(emulator.cloud.instances) == 2
+    emulator.set_outage()
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert emulator.cloud.instances == {}
+
+
+def test_down_and_gc_do_not_claim_that_nothing_is_left(caller: Program, emulator: Emulator, make_in: MakeIn) -> None:
+    provider, spec = make_in(caller.state)
+    provider.create(spec, WORKERS, lambda *_: None)
+    emulator.set_outage(ZONE)
+    refused = caller.run("down", "--fleet", "demo", "--yes", code=13)
+    assert f"{ZONE} did not answer" in refused.err
+    listed = caller.run("gc", "--yes", code=13)
+    assert f"{ZONE} did not answer, and may have resources of fleets" in listed.err
+    assert len(emulator.cloud.instances) == 2
+    emulator.set_outage(OTHER)
+    assert "2 instances deleted, 0 left" in caller.run("down", "--fleet", "demo", "--yes").err
+    emulator.set_outage()
+    caller.run("gc", "--yes")
+
+
+def test_a_fleet_is_created_in_a_zone_that_answers(emulator: Emulator, make_in: MakeIn, tmp_path: Path) -> None:
+    provider, spec = make_in(tmp_path)
+    emulator.set_outage(ZONE)
+    with pytest.raises(ProviderError, match=f"{ZONE} did not answer, so it is unknown whether"):
+        provider.quote(spec, WORKERS)
+    anywhere = replace(spec, options=replace(GceOptions.of(spec.options), zones=()))
+    assert ZONE not in {offer.zone for offer in provider.quote(anywhere, WORKERS).offers}
+    provider.create(anywhere, WORKERS, lambda *_: None)
+    assert [instance.name for instance in provider.list("demo")] == WORKERS
+    assert ZONE not in {zone for zone, _ in emulator.cloud.instances}
+    provider.delete_fleet("demo", lambda *_: None)
+
+
+def test_the_resources_of_a_fleet_whose_journal_is_lost_may_be_in_any_zone(
+    emulator: Emulator, make_in: MakeIn, tmp_path: Path
+) -> None:
+    provider, _ = make_in(tmp_path)
+    emulator.set_outage(OTHER)
+    with pytest.raises(ProviderError, match=f"{OTHER} did not answer"):
+        provider.delete_fleet("demo", lambda *_: None)

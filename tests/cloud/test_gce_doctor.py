@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from fleet.state import Store
-from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import Finding, FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.access_modes import HOST, NETWORK
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make
 from tests.emulator import Emulator
 from tests.next_steps import command_lines
 from tests.program import Program
@@ -26,23 +21,6 @@ SHARED = {
     "network": NETWORK,
     "subnetwork": f"projects/{HOST}/regions/us-central1/subnetworks/shared",
 }
-
-
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
-
-
-@pytest.fixture
-def make(emulator: Emulator, tmp_path: Path) -> Make:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-
-    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
-        given = {"zones": ("us-central1-a",), **options}
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-
-    return made
 
 
 def problems(provider: GceProvider) -> dict[str, Finding]:
@@ -72,12 +50,6 @@ def test_a_fleet_without_gpus_needs_no_quota_for_gpus(emulator: Emulator, make: 
     [finding] = problems(provider).values()
     assert finding.subject == "global quota"
     assert "--quota-id GPUS-ALL-REGIONS-per-project --preferred-value 1 " in command_lines(finding)
-
-
-def test_a_quota_of_all_regions_for_cpus_is_checked(emulator: Emulator, make: Make) -> None:
-    emulator.set_quota("CPUS_ALL_REGIONS", 2)
-    [finding] = problems(make()[0]).values()
-    assert "CPUS_ALL_REGIONS" in finding.message
 
 
 def test_quotas_for_all_workers_are_checked_in_the_regions_that_are_tried(emulator: Emulator, make: Make) -> None:
@@ -153,30 +125,6 @@ def test_a_policy_that_allows_the_instances_is_no_problem(emulator: Emulator, ma
     assert problems(provider) == {}
     provider.create(spec, NAMES, lambda *_: None)
     assert provider.delete_fleet("demo", lambda *_: None) == []
-
-
-def test_guest_attributes_that_a_policy_hides_are_replaced_by_the_console(emulator: Emulator, make: Make) -> None:
-    emulator.cloud.governance.policies["compute.disableGuestAttributesAccess"] = {"rules": [{"enforce": True}]}
-    provider, spec = make()
-    [finding] = [finding for finding in provider.doctor() if finding.subject == "guest attributes"]
-    assert finding.ok
-    assert "serial consoles" in finding.message
-    provider.create(spec, NAMES, lambda *_: None)
-    assert provider.delete_fleet("demo", lambda *_: None) == []
-
-
-def test_a_policy_that_is_set_through_its_api_is_effective(emulator: Emulator) -> None:
-    url = f"{emulator.url}/v2/projects/proj-1/policies"
-    name = "projects/proj-1/policies/compute.requireOsLogin"
-    policy: dict[str, Any] = {"name": name, "spec": {"rules": [{"enforce": True}]}}
-    assert requests.get(f"{url}/compute.requireOsLogin", timeout=60).status_code == 404
-    requests.post(url, json=policy, timeout=60).raise_for_status()
-    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=60).json()
-    assert effective["spec"] == policy["spec"]
-    assert emulator.cloud.governance.is_enforced("compute.requireOsLogin")
-    requests.delete(f"{url}/compute.requireOsLogin", timeout=60).raise_for_status()
-    effective = requests.get(f"{url}/compute.requireOsLogin:getEffectivePolicy", timeout=60).json()
-    assert effective["spec"] == {"rules": [{"enforce": False}]}
 
 
 # --- billing, APIs, accounts --------------------------------------------------------------------------------------
@@ -279,15 +227,6 @@ def test_a_network_in_custom_mode_requires_a_subnetwork(emulator: Emulator, make
     assert finding.message == "network prod has no subnetwork other in us-central1"
 
 
-def test_names_that_do_not_exist_are_found(emulator: Emulator, make: Make) -> None:
-    [finding] = problems(make(zones=("us-central1-zz",))[0]).values()
-    assert (finding.subject, finding.hint) == ("machine type", "did you mean us-central1?")
-    [finding] = problems(make(machine_type="n1-standard-5")[0]).values()
-    assert finding.message == "Compute Engine has no machine type 'n1-standard-5'"
-    [finding] = problems(make(network="projects/others/global/networks/n", subnetwork="n")[0]).values()
-    assert finding.message.startswith("project 'others' does not exist, or these credentials cannot access it")
-
-
 def test_the_permission_on_a_shared_subnetwork_is_checked_in_the_host_project(emulator: Emulator, make: Make) -> None:
     emulator.share_networks(HOST, "shared")
     provider, spec = make(**SHARED)
@@ -322,16 +261,6 @@ def test_doctor_prints_all_findings_of_one_run(program: Program, emulator: Emula
     assert "gcloud services enable cloudbilling.googleapis.com --project proj-1" in ran.text
     assert "gcloud org-policies reset compute.requireShieldedVm --project proj-1" in ran.text
     assert "gcloud compute networks list --project proj-1" in ran.text
-
-
-@pytest.mark.wire
-def test_doctor_succeeds_if_only_optional_checks_are_unknown(program: Program, emulator: Emulator) -> None:
-    program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1")
-    emulator.cloud.governance.disabled.add("orgpolicy.googleapis.com")
-    ran = program.run("doctor", "--provider", "gce", "-o", "json")
-    checks = {event["subject"]: event["ok"] for event in ran.events if "subject" in event}
-    assert (checks["policies"], checks["permissions"]) == (None, True)
-    assert "guest attributes" not in checks
 
 
 def test_commands_name_the_errors_for_which_they_repeat_calls(emulator: Emulator, program: Program) -> None:

@@ -1,27 +1,29 @@
-"""Instances that stop by themselves, or with their machine: they keep their disks, and the reason is known."""
+"""Instances that stop, restart, or are listed by a wrong clock: they keep their disks, and end at the right time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fleet.cli.fleets import down, up
+from fleet.events import Note
+from fleet.fleets.plan import UpRequest
 from fleet.state import Store
+from provision.gce import create
+from provision.gce.access.service_account import NEEDED
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec, InstanceState
-from tests.cloud.histories import QUICK
+from tests.cloud.customer import QUICK, QuickServices, Quiet, patched
+from tests.cloud.moves import start
 from tests.emulator import Emulator, lifecycle
+from tests.settings import settings
 
 NAMES = ("worker-0", "worker-1")
 HOUR_S = 3600.0
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator(operation_s=0.003) as running:
-        yield running
 
 
 def power_off(emulator: Emulator, name: str) -> None:
@@ -46,7 +48,6 @@ def maintain(emulator: Emulator, name: str) -> None:
 def test_an_instance_that_stops_keeps_its_disk_and_starts_again(
     emulator: Emulator, tmp_path: Path, end: Callable[[Emulator, str], None], clause: str, stopped: int
 ) -> None:
-    emulator.reset()
     store = Store(tmp_path)
     store.fleet("demo").create()
     spot = end is Emulator.fail_host  # instances on demand restart then
@@ -67,3 +68,142 @@ def test_an_instance_that_stops_keeps_its_disk_and_starts_again(
     assert [instance.id for instance in again] == [instance.id for instance in instances]
     assert again[0].stop_at - emulator.clock.now() == pytest.approx(8 * HOUR_S, abs=60)
     assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+ONE = ("worker-0",)
+
+
+def ends(emulator: Emulator) -> list[float]:
+    """Return the hours until the jobs of the instance end and until it powers off, by the clock of the cloud."""
+    [instance] = emulator.cloud.instances.values()
+    items = instance.metadata()
+    return [(int(items[key]) - emulator.clock.now()) / HOUR_S for key in ("fleet-end-at", "fleet-stop-at")]
+
+
+@pytest.mark.parametrize("max_cost_usd", [0.0, 50.0])
+@pytest.mark.parametrize("fast_h", [-3, 3])
+def test_instances_end_by_the_clock_of_the_cloud(
+    emulator: Emulator, tmp_path: Path, fast_h: int, max_cost_usd: float
+) -> None:
+    def clock() -> float:
+        return emulator.clock.now() + fast_h * HOUR_S
+
+    store = Store(tmp_path)
+    store.fleet("demo").create()
+    cloud = GceOptions(
+        project="proj-1",
+        endpoint=emulator.url,
+        zones=("us-central1-a",),
+        max_duration_s=8 * 3600,
+        max_cost_usd=max_cost_usd,
+    )
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, clock)
+    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, ONE, lambda *_: None)
+    stops = not max_cost_usd
+    length_h = 8.0 if stops else 8.0 - 1 / 6
+    assert ends(emulator)[0] == pytest.approx(length_h, abs=0.01)
+
+    def shown_h() -> float:
+        """Return the hours until the instance powers off or is deleted, as the user sees them."""
+        [instance] = provider.list("demo")
+        return ((instance.stop_at or instance.delete_at) - clock()) / HOUR_S
+
+    assert shown_h() == pytest.approx(8.0, abs=0.01)
+    provider.extend(provider.list("demo"), 2 * HOUR_S, lambda *_: None)
+    assert shown_h() == pytest.approx(2.0, abs=0.01)
+    if stops:
+        assert ends(emulator) == pytest.approx([2.0, 2.0], abs=0.01)
+        assert provider.stop_at(provider.list("demo"), clock() + 0.5 * HOUR_S)
+        assert ends(emulator)[1] == pytest.approx(0.5, abs=0.01)
+        emulator.advance(0.6 * HOUR_S)
+    else:
+        provider.stop(provider.list("demo"), lambda *_: None)
+    emulator.settle()
+    [instance] = provider.list("demo")
+    assert instance.state is InstanceState.STOPPED
+    assert instance.stopped_at == pytest.approx(clock(), abs=0.2 * HOUR_S)
+    provider.create(spec, ONE, lambda *_: None)
+    assert shown_h() == pytest.approx(8.0, abs=0.01)
+    assert ends(emulator)[0] == pytest.approx(length_h, abs=0.01)
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+EMAIL = "trainer@proj-1.iam.gserviceaccount.com"
+
+
+def services(tmp_path: Path, sleep: Callable[[float], None]) -> QuickServices:
+    return QuickServices(Store(tmp_path), lambda _: True, consent=lambda _: True, timing=QUICK, sleep=sleep)
+
+
+def begin(emulator: Emulator, status: str) -> None:
+    """Let all instances begin to start: by a killed client, by another host, or by Compute Engine itself."""
+    for instance in emulator.cloud.instances.values():
+        instance.body["status"] = status
+
+
+def finish(emulator: Emulator) -> None:
+    with emulator.cloud.clock.changed:
+        for instance in emulator.cloud.instances.values():
+            lifecycle.start(emulator.cloud, instance)
+
+
+@pytest.mark.parametrize(("status", "is_late"), [("STAGING", False), ("REPAIRING", False), ("STAGING", True)])
+def test_up_keeps_instances_that_are_being_started_again(
+    status: str, is_late: bool, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(monkeypatch, emulator)
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=2)
+    world = services(tmp_path, lambda _: finish(emulator))
+    up.run(UpRequest("demo", place), world, Quiet())
+    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    before = {instance.body["id"] for instance in emulator.cloud.instances.values()}
+    if is_late:  # after `fleet up` has listed the instances
+        create_now = create.create
+
+        def create_late(*arguments: Any) -> None:
+            begin(emulator, status)
+            emulator.cloud.clock.call_in(0.1, lambda: finish(emulator))
+            create_now(*arguments)
+
+        monkeypatch.setattr(create, "create", create_late)
+    else:
+        begin(emulator, status)
+    up.run(UpRequest("demo", place), world, Quiet())
+    assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
+    assert {instance.status for instance in emulator.cloud.instances.values()} == {"RUNNING"}
+
+
+def test_no_host_starts_another_after_down_keep_disks(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(monkeypatch, emulator)
+    unattended = {"spot": True, "unattended": True, "service_account": EMAIL}
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=2, **unattended)
+    emulator.cloud.governance.service_accounts[EMAIL] = True
+    emulator.cloud.governance.roles["roles/owner"] = list(NEEDED)
+    emulator.cloud.governance.members["roles/owner"].add(f"serviceAccount:{EMAIL}")
+    world = services(tmp_path, lambda _: None)
+    up.run(UpRequest("demo", place), world, Quiet())
+    lost, other = emulator.cloud.instances.values()
+    emulator.preempt(lost.blueprint.name, 0.0)
+    emulator.advance(1.0)
+    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    assert not start(other, lost, 0)
+    finish(emulator)  # in the console
+    up.run(UpRequest("demo", place), world, Quiet())
+    emulator.preempt(lost.blueprint.name, 0.0)
+    emulator.advance(1.0)
+    assert start(other, lost, 0)
+
+
+def test_up_warns_of_planned_maintenance(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, emulator)
+    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=1)
+    world, sink = services(tmp_path, lambda _: None), Quiet()
+    up.run(UpRequest("demo", place), world, Quiet())
+    [instance] = emulator.cloud.instances.values()
+    emulator.plan_maintenance(instance.body["name"], 86400.0, 600.0)
+    up.run(UpRequest("demo", place), world, sink)
+    [note] = [note.text for note in sink.of(Note) if "maintenance" in note.text]
+    assert note.endswith(": stops worker-0")

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from fleet.state import Store
 from provision.gce.api.requests import IAP_RANGE
-from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ProviderError
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
 from tests.emulator.client import Client
 from tests.next_steps import command_lines
 
 NAMES = ("worker-0", "worker-1")
 EVERYWHERE = "0.0.0.0/0"
-
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
-
-
-@pytest.fixture
-def make(emulator: Emulator, tmp_path: Path) -> Make:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-
-    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), **options)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-
-    return made
 
 
 def deny(emulator: Emulator, *ranges: str, priority: int = 1000) -> None:
@@ -66,7 +45,7 @@ def test_a_rule_that_denies_ssh_is_reported_before_anything_is_created(emulator:
         == "gcloud compute networks get-effective-firewalls default --project proj-1 --format yaml"
     )
     assert error.again is None
-    [finding] = [each for each in provider.doctor() if each.subject == "firewall"]
+    finding = finding_of(provider, "firewall")
     assert (finding.ok, finding.next_steps) == (False, error.next_steps)
 
 
@@ -103,7 +82,7 @@ def test_rules_that_cannot_be_read_stop_nothing(emulator: Emulator, make: Make) 
     emulator.deny("compute.networks.getEffectiveFirewalls")
     provider, spec = make()
     assert provider.quote(spec, NAMES).offers
-    [finding] = [each for each in provider.doctor() if each.subject == "firewall"]
+    finding = finding_of(provider, "firewall")
     assert finding.ok is None
     assert "could not check the firewall: these credentials lack the permission compute.networks" in finding.message
     assert "--role roles/compute.networkViewer" in command_lines(finding)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import down, extend, gc, up
-from fleet.errors import CancelledError, CapacityError, FleetError, UsageError
+from fleet.errors import CapacityError, FleetError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
-from fleet.fleets.plan import UpRequest
-from fleet.state import Store
 from provision.gce.api.resources import seconds
 from provision.model import InstanceState
+from tests.cloud.customer import Customer, Quiet, patched
 from tests.cloud.fuses import Killed
-from tests.cloud.histories import QuickServices, Quiet, reached, store_nothing
 from tests.emulator import Emulator
 from tests.next_steps import repetition
-from tests.settings import settings
 
 ZONE = "us-central1-a"
-
-
-@pytest.fixture
-def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
-    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.jobs.deletion.survey", store_nothing)
-    return emulator
 
 
 class Watch(Quiet):
@@ -46,37 +33,6 @@ class Watch(Quiet):
             self._act()
 
 
-class Customer:
-    """A user with a fleet of two workers in one zone."""
-
-    def __init__(self, emulator: Emulator, root: Path) -> None:
-        self.emulator = emulator
-        self.root = root
-
-    def services(self) -> QuickServices:
-        return QuickServices(Store(self.root), lambda _: True, consent=lambda _: True)
-
-    def up(self, sink: Quiet | None = None, **values: Any) -> Quiet:
-        given = {"gpu": "t4", "flex_start": True, "zones": (ZONE,), "workers": 2, **values}
-        sink = sink or Quiet()
-        request = UpRequest("demo", settings(provider="gce", project="proj-1", endpoint=self.emulator.url, **given))
-        up.run(request, self.services(), sink)
-        return sink
-
-    def statuses(self) -> list[str]:
-        return sorted(instance.status for instance in self.emulator.cloud.instances.values())
-
-    def check_nothing_is_left(self) -> None:
-        state = self.emulator.state()
-        held = {key: state[key] for key in ("instances", "disks", "firewalls", "operations")}
-        assert not any(held.values()), held
-
-
-@pytest.fixture
-def customer(emulator: Emulator, tmp_path: Path) -> Customer:
-    return Customer(emulator, tmp_path)
-
-
 def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
     [quoted] = customer.up(wait_s=3600).of(Quoted)
     assert "Flex-start VMs cost at most the price on demand that is shown" in quoted.notes
@@ -90,8 +46,8 @@ def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
         assert instance.blueprint.queue_s == 0  # there was capacity
     customer.up(wait_s=3600)
     assert customer.emulator.state()["calls"]["batch.compute.instances.insert"] == 2
-    down.run(down.DownRequest("demo"), customer.services(), Quiet())
-    customer.check_nothing_is_left()
+    customer.down()
+    assert customer.held() == []
 
 
 def test_without_a_queue_the_error_suggests_one(customer: Customer) -> None:
@@ -101,7 +57,7 @@ def test_without_a_queue_the_error_suggests_one(customer: Customer) -> None:
     step = repetition(failure.value)
     assert step is not None
     assert step.change == {"--wait": "2h"}
-    customer.check_nothing_is_left()
+    assert customer.held() == []
 
 
 def test_other_zones_are_tried_before_a_request_is_queued(customer: Customer) -> None:
@@ -145,15 +101,6 @@ def test_the_quote_names_the_zone_in_which_the_request_waits(customer: Customer)
     assert {event.zone for event in sink.of(ZoneTried) if "in the queue" in event.step} == {"us-west4-a"}
 
 
-def ends(customer: Customer) -> set[int]:
-    """Return the times from the end of jobs to the deletion of the instances, in seconds."""
-    return {
-        round(seconds(instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"]))
-        - int(instance.metadata()["fleet-end-at"])
-        for instance in customer.emulator.cloud.instances.values()
-    }
-
-
 @pytest.mark.parametrize("max_cost_usd", [0.0, 2.0])
 def test_jobs_end_before_the_deletion_however_long_the_request_waited(
     customer: Customer, max_cost_usd: float
@@ -168,26 +115,24 @@ def test_jobs_end_before_the_deletion_however_long_the_request_waited(
     assert ends(customer) == {600}
 
 
-def test_if_the_request_expires_everything_is_deleted(customer: Customer) -> None:
-    customer.emulator.set_capacity(ZONE, 1)
-    with pytest.raises(CapacityError):
-        customer.up(Watch(lambda: customer.emulator.clock.advance(7200)), wait_s=7200)
-    customer.check_nothing_is_left()
-
-
-def test_an_interrupt_in_the_queue_deletes_everything(customer: Customer) -> None:
-    customer.emulator.set_capacity(ZONE, 1)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(CancelledError, match="nothing is left"):
-        customer.up(Watch(interrupt), wait_s=7200)
-    customer.check_nothing_is_left()
-
-
 def kill() -> None:
     raise Killed
+
+
+@pytest.fixture
+def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with a fleet of two workers in one zone."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, gpu="t4", flex_start=True, zones=(ZONE,), workers=2)
+
+
+def ends(customer: Customer) -> set[int]:
+    """Return the times from the end of jobs to the deletion of the instances, in seconds."""
+    return {
+        round(seconds(instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"]))
+        - int(instance.metadata()["fleet-end-at"])
+        for instance in customer.emulator.cloud.instances.values()
+    }
 
 
 @pytest.fixture
@@ -208,18 +153,6 @@ def test_queued_instances_are_listed_and_cost_nothing(abandoned: Customer) -> No
     assert queued.current_usd_h == 0
 
 
-def test_down_deletes_queued_instances(abandoned: Customer) -> None:
-    down.run(down.DownRequest("demo"), abandoned.services(), Quiet())
-    abandoned.check_nothing_is_left()
-
-
-def test_gc_deletes_queued_instances_without_a_record(abandoned: Customer) -> None:
-    shutil.rmtree(abandoned.root)
-    given = settings(project="proj-1", endpoint=abandoned.emulator.url)
-    gc.run(gc.GcRequest(given, everybody=True), abandoned.services(), Quiet())
-    abandoned.check_nothing_is_left()
-
-
 def test_up_replaces_queued_instances(abandoned: Customer) -> None:
     before = {instance.body["id"] for instance in abandoned.emulator.cloud.instances.values()}
     abandoned.up(Watch(lambda: abandoned.emulator.set_capacity(ZONE, 2)), wait_s=7200)
@@ -238,29 +171,10 @@ def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) ->
     assert abandoned.emulator.state()["calls"]["batch.compute.instances.insert"] == 4  # at once, and in the queue
 
 
-def test_the_limit_of_the_cost_allows_to_replace_queued_instances(customer: Customer) -> None:
-    customer.emulator.set_capacity(ZONE, 1)
-    with pytest.raises(Killed):
-        customer.up(Watch(kill), wait_s=7200, max_cost_usd=2.0)
-    sink = customer.up(Watch(lambda: customer.emulator.set_capacity(ZONE, 2)), wait_s=7200, max_cost_usd=2.0)
-    [quoted] = sink.of(Quoted)
-    assert 0.9 < quoted.used_usd < 1.1  # of the instance that runs
-    assert customer.statuses() == ["RUNNING", "RUNNING"]
-
-
-def test_the_limit_of_the_cost_does_not_count_the_time_in_the_queue(customer: Customer) -> None:
-    customer.emulator.set_capacity(ZONE, 0)
-    with pytest.raises(CapacityError):
-        customer.up(Watch(lambda: customer.emulator.clock.advance(7200)), wait_s=7200, max_cost_usd=5.0)
-    customer.emulator.set_capacity(ZONE, 2)
-    [quoted] = customer.up(max_cost_usd=5.0).of(Quoted)
-    assert quoted.used_usd == 0.0
-
-
 def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:
     customer.up()
     with pytest.raises(UsageError, match="the deletion time of Flex-start VMs cannot be changed"):
-        extend.run(extend.ExtendRequest("demo", 3600.0), customer.services(), Quiet())
+        customer.extend(3600.0)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
-"""After any fault, `fleet down` or `fleet gc` leaves no resource, and no error is reported as success."""
+"""After any fault, no resource is left, no error is reported as success, and no fleet costs more than its limit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cloud import spending
 from tests.cloud.histories import play_histories
 from tests.emulator import Emulator
 
 SHARES = 2
-HISTORIES = 16  # ./scripts/soak cloud plays any number
+HISTORIES = 16  # ./scripts/soak cloud, and ./scripts/soak costs, play any number
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,9 @@ def emulator() -> Iterator[Emulator]:
         yield running
 
 
+@pytest.mark.parametrize("play", [play_histories, spending.play])
 @pytest.mark.parametrize("share", range(SHARES))
-def test_no_resource_is_left_after_any_history(share: int, emulator: Emulator, tmp_path: Path) -> None:
-    play_histories(range(share, HISTORIES, SHARES), emulator, tmp_path)
+def test_any_history_keeps_the_rules(
+    play: Callable[..., None], share: int, emulator: Emulator, tmp_path: Path
+) -> None:
+    play(range(share, HISTORIES, SHARES), emulator, tmp_path)

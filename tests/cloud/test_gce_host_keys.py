@@ -14,7 +14,7 @@ from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
 from provision.model import FleetSpec
 from provision.provider import ProviderError
-from tests.cloud.histories import QUICK
+from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
 from tests.emulator.console import Console
 

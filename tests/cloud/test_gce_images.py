@@ -8,91 +8,38 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import bake, down, gc, up
 from fleet.console.reports import format_report
-from fleet.errors import CredentialsError, NotReadyError, QuotaError, UnreachableError, UsageError
+from fleet.errors import CredentialsError, NotReadyError, QuotaError, UsageError
 from fleet.events import BootstrapProgress, ImageBaked, OrphansFound, Quoted, ZoneTried
-from fleet.fleets.plan import UpRequest
-from fleet.settings import Settings
-from fleet.state import BAKING, FleetDirectory, Store
 from fleet.steps import Again
-from provision.gce.api.client import Timing
 from provision.gce.bake import PERMISSIONS
 from provision.gce.catalog.machines import resolved
 from provision.gce.checks.account import permissions
-from provision.gce.images import FORMAT
 from provision.gce.options import GceOptions
 from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
-from tests.cloud.fuses import Killed
-from tests.cloud.histories import QUICK, QuickServices, Quiet, patched, reached
+from tests.cloud.customer import QUICK, Customer, Quiet, patched, reached
 from tests.emulator import Emulator, catalog
 from tests.program import Program
-from tests.settings import settings
-from train.agent.packages import venv
-
-
-class Team:
-    """A user who bakes images on the emulator."""
-
-    def __init__(self, emulator: Emulator, root: Path, timing: Timing = QUICK) -> None:
-        self.emulator = emulator
-        self.store = Store(root)
-        self.timing = timing
-
-    def services(self, *, unprepared: bool = False) -> QuickServices:
-        return QuickServices(
-            self.store, lambda _: True, consent=lambda _: True, unprepared=unprepared, timing=self.timing
-        )
-
-    def settings(self, **options: Any) -> Settings:
-        place = {"provider": "gce", "project": "proj-1", "endpoint": self.emulator.url, "zones": ("us-central1-a",)}
-        return settings(**{**place, **options})
-
-    def bake(self, *, unprepared: bool = False, **options: Any) -> Quiet:
-        """Run `fleet bake`, and return its events."""
-        sink = Quiet()
-        bake.run(bake.BakeRequest(self.settings(**options)), self.services(unprepared=unprepared), sink)
-        return sink
-
-    def up(self, **options: Any) -> Quiet:
-        """Run `fleet up`, and return its events."""
-        sink = Quiet()
-        up.run(UpRequest("demo", self.settings(**{"workers": 2, **options})), self.services(), sink)
-        return sink
-
-    def down(self) -> None:
-        """Run `fleet down`."""
-        down.run(down.DownRequest("demo"), self.services(), Quiet())
-
-    def gc(self, *, images: bool = False) -> Quiet:
-        """Run `fleet gc`, and return its events."""
-        sink, place = Quiet(), settings(project="proj-1", endpoint=self.emulator.url)
-        gc.run(gc.GcRequest(place, images=images), self.services(), sink)
-        return sink
-
-    def boot_images(self) -> set[str]:
-        """Return the names of the images of all boot disks."""
-        return {disk["sourceImage"].rpartition("/")[2] for disk in self.emulator.cloud.disks.values()}
 
 
 @pytest.fixture
-def team(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
+def team(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
     patched(monkeypatch, emulator)
-    return Team(emulator, tmp_path / "state")
+    return Customer(emulator, tmp_path / "state", zones=("us-central1-a",), workers=2)
 
 
-def held(emulator: Emulator) -> list[str]:
-    state = emulator.state()
-    return [name for kind in ("instances", "disks", "firewalls", "addresses", "operations") for name in state[kind]]
+def boot_images(team: Customer) -> set[str]:
+    """Return the names of the images of all boot disks."""
+    return {disk["sourceImage"].rpartition("/")[2] for disk in team.emulator.cloud.disks.values()}
 
 
 def notes(sink: Quiet) -> str:
     return " ".join(note for quoted in sink.of(Quoted) for note in quoted.notes)
 
 
-def test_hosts_with_the_same_options_boot_from_the_image(team: Team) -> None:
+def test_hosts_with_the_same_options_boot_from_the_image(team: Customer) -> None:
     [baked] = team.bake(gpu="t4").of(ImageBaked)
-    assert held(team.emulator) == []
+    assert team.held() == []
     assert team.emulator.state()["images"] == [baked.image]
     of_fleets = permissions(resolved(GceOptions(setup="true")), "proj-1")
     assert team.emulator.api.needed <= {*of_fleets, *PERMISSIONS, *OPTIONAL}
@@ -103,16 +50,16 @@ def test_hosts_with_the_same_options_boot_from_the_image(team: Team) -> None:
 
     quoted = team.up(gpu="t4")
     assert f"boots from image {baked.image}" in notes(quoted)
-    assert team.boot_images() == {baked.image}
+    assert boot_images(team) == {baked.image}
     team.down()
     assert team.emulator.state()["images"] == [baked.image]
 
 
 @pytest.mark.usefixtures("gcloud")
-def test_hosts_that_boot_from_the_image_need_no_cloud_nat(team: Team) -> None:
+def test_hosts_that_boot_from_the_image_need_no_cloud_nat(team: Customer) -> None:
     [baked] = team.bake().of(ImageBaked)
     team.up(external=False)
-    assert team.boot_images() == {baked.image}
+    assert boot_images(team) == {baked.image}
     team.down()
     with pytest.raises(NotReadyError, match="no Cloud NAT"):
         team.up(external=False, packages=("numpy",))
@@ -128,31 +75,31 @@ def test_hosts_that_boot_from_the_image_need_no_cloud_nat(team: Team) -> None:
         {"ssh_user": "ann"},
     ],
 )
-def test_hosts_with_other_content_boot_from_the_base_image(team: Team, other: dict[str, Any]) -> None:
+def test_hosts_with_other_content_boot_from_the_base_image(team: Customer, other: dict[str, Any]) -> None:
     [baked] = team.bake().of(ImageBaked)
     assert "image " not in notes(team.up(**other))
-    assert baked.image not in team.boot_images()
+    assert baked.image not in boot_images(team)
     team.down()
 
 
 def test_an_image_of_an_older_release_of_the_base_image_is_not_used(
-    team: Team, monkeypatch: pytest.MonkeyPatch
+    team: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [baked] = team.bake().of(ImageBaked)
     newer = [dataclasses.replace(image, name=f"{image.name}-2") for image in catalog.IMAGES]
     monkeypatch.setattr(catalog, "IMAGES", tuple(newer))
     assert f"image {baked.image} is not used: ubuntu-2404-noble-amd64-v20261012-2 is newer" in notes(team.up())
-    assert baked.image not in team.boot_images()
+    assert baked.image not in boot_images(team)
     team.down()
     [renewed] = team.bake().of(ImageBaked)
     assert renewed.created
     assert renewed.image != baked.image
 
 
-def test_an_image_that_is_larger_than_the_disk_is_not_used(team: Team) -> None:
+def test_an_image_that_is_larger_than_the_disk_is_not_used(team: Customer) -> None:
     [baked] = team.bake(disk_gb=60).of(ImageBaked)
     assert f"image {baked.image} is not used: it needs --disk-size 60" in notes(team.up(disk_gb=50))
-    assert baked.image not in team.boot_images()
+    assert baked.image not in boot_images(team)
     team.down()
     assert f"boots from image {baked.image}" in notes(team.up(disk_gb=100))
     team.down()
@@ -177,18 +124,18 @@ def test_an_image_that_is_larger_than_the_disk_is_not_used(team: Team) -> None:
         },
     ],
 )
-def test_hosts_boot_from_the_base_image_if_theirs_cannot_be_used(team: Team, fault: dict[str, Any]) -> None:
+def test_hosts_boot_from_the_base_image_if_theirs_cannot_be_used(team: Customer, fault: dict[str, Any]) -> None:
     [baked] = team.bake().of(ImageBaked)
     values = {key: str(value).format(image=baked.image) for key, value in fault.items()}
     kind, status = values.pop("kind"), int(values.pop("status", 0))
     team.emulator.faults.add(kind, "compute.*ulkInsert", status=status, **values)
     reported = [event.step for event in team.up().of(ZoneTried)]
     assert [step for step in reported if step.endswith("the packages are installed instead")]
-    assert team.boot_images() == {"ubuntu-2404-noble-amd64-v20261012"}
+    assert boot_images(team) == {"ubuntu-2404-noble-amd64-v20261012"}
     team.down()
 
 
-def test_users_who_may_not_list_images_install_packages(team: Team) -> None:
+def test_users_who_may_not_list_images_install_packages(team: Customer) -> None:
     team.bake()
     team.emulator.deny("compute.images.list")
     assert "image " not in notes(team.up())
@@ -196,7 +143,7 @@ def test_users_who_may_not_list_images_install_packages(team: Team) -> None:
     assert team.gc().of(OrphansFound) == [OrphansFound(())]
 
 
-def test_gc_lists_images_with_their_price_and_deletes_them_only_if_requested(team: Team) -> None:
+def test_gc_lists_images_with_their_price_and_deletes_them_only_if_requested(team: Customer) -> None:
     [baked] = team.bake().of(ImageBaked)
     [listed] = team.gc().of(OrphansFound)
     [image] = listed.orphans
@@ -208,100 +155,31 @@ def test_gc_lists_images_with_their_price_and_deletes_them_only_if_requested(tea
     assert team.emulator.state()["images"] == []
 
 
-def test_the_host_of_an_image_is_deleted_if_it_cannot_be_prepared(team: Team) -> None:
+def test_the_host_of_an_image_is_deleted_if_it_cannot_be_prepared(team: Customer) -> None:
     with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
         team.bake(unprepared=True)
     assert [*failed.value.next_steps] == [Again({})]
-    assert held(team.emulator) == team.emulator.state()["images"] == []
+    assert team.held() == team.emulator.state()["images"] == []
     assert not team.store.baking.names()
 
 
-def test_a_host_that_is_deleted_while_it_is_prepared_is_reported(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reach_nothing(*arguments: Any, **options: Any) -> Any:
-        hosts = reached(*arguments, **options)
-        team.emulator.cloud.instances.clear()
-        return hosts
-
-    monkeypatch.setattr("fleet.cli.fleets.bake.reach", reach_nothing)
-    with pytest.raises(UnreachableError, match="is gone"):
-        team.bake()
-    assert team.emulator.state()["images"] == []
-
-
 @pytest.mark.parametrize("denied", ["compute.images.create", "compute.disks.useReadOnly"])
-def test_a_missing_permission_is_reported_before_anything_is_paid(team: Team, denied: str) -> None:
+def test_a_missing_permission_is_reported_before_anything_is_paid(team: Customer, denied: str) -> None:
     team.emulator.deny(denied)
     with pytest.raises(CredentialsError, match=denied):
         team.bake()
     assert "compute.instances.bulkInsert" not in team.emulator.state()["calls"]
 
 
-def test_an_exhausted_quota_of_images_leaves_no_host(team: Team) -> None:
+def test_an_exhausted_quota_of_images_leaves_no_host(team: Customer) -> None:
     team.emulator.set_quota("IMAGES", 0)
     with pytest.raises(QuotaError, match="IMAGES"):
         team.bake()
-    assert held(team.emulator) == team.emulator.state()["images"] == []
-
-
-@pytest.mark.parametrize("sign", ["create", "insert", "inserted", "delete_fleet"])
-def test_gc_finds_what_a_killed_bake_leaves(team: Team, sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    intend = FleetDirectory.intend
-
-    def killed(directory: FleetDirectory, intent: str, **details: Any) -> None:
-        intend(directory, intent, **details)
-        if intent == sign and (intent != "insert" or "image" in details):
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FleetDirectory, "intend", killed)
-        with pytest.raises(Killed):
-            team.bake()
-    team.emulator.settle()
-    with team.store.baking.lock(BAKING, "bake"):
-        assert not [each for each in team.gc().of(OrphansFound)[0].orphans if each.kind != "image"]
-    team.gc(images=True)
-    assert held(team.emulator) == team.emulator.state()["images"] == []
-    [baked] = team.bake().of(ImageBaked)
-    assert baked.created
-    assert held(team.emulator) == []
-
-
-def test_the_host_of_a_killed_bake_is_deleted_even_if_its_image_exists_now(
-    team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def killed(*_: Any, **__: Any) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fleet.cli.fleets.bake.reach", killed)
-        with pytest.raises(Killed):
-            team.bake()
-    assert team.emulator.state()["instances"]
-    [elsewhere] = Team(team.emulator, tmp_path / "elsewhere").bake().of(ImageBaked)
-    [baked] = team.bake().of(ImageBaked)
-    assert (baked.image, baked.created) == (elsewhere.image, False)
-    assert held(team.emulator) == []
-
-
-def test_an_image_that_another_user_creates_at_the_same_time_is_kept(
-    team: Team, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    created: list[ImageBaked] = []
-
-    def reach_late(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr("fleet.cli.fleets.bake.reach", reached)
-        created.extend(Team(team.emulator, tmp_path / "elsewhere").bake().of(ImageBaked))
-        return reached(*arguments, **options)
-
-    monkeypatch.setattr("fleet.cli.fleets.bake.reach", reach_late)
-    [baked] = team.bake().of(ImageBaked)
-    assert baked == created[0]
-    assert team.emulator.state()["calls"].get("batch.compute.images.delete", 0) == 0
-    assert held(team.emulator) == []
+    assert team.held() == team.emulator.state()["images"] == []
 
 
 @pytest.mark.parametrize("status", ["FAILED", "PENDING"])
-def test_an_image_that_is_not_ready_is_not_used(team: Team, status: str) -> None:
+def test_an_image_that_is_not_ready_is_not_used(team: Customer, status: str) -> None:
     [baked] = team.bake().of(ImageBaked)
     stored = team.emulator.cloud.images[baked.image]
     stored["status"] = status
@@ -312,11 +190,6 @@ def test_an_image_that_is_not_ready_is_not_used(team: Team, status: str) -> None
         assert (renewed.image, renewed.created) == (baked.image, True)
 
 
-def test_other_providers_have_no_images(team: Team) -> None:
-    with pytest.raises(UsageError, match="provider 'local' has no images"):
-        bake.run(bake.BakeRequest(settings(provider="local")), team.services(), Quiet())
-
-
 @pytest.mark.wire
 def test_the_command_refuses_other_providers_and_asks_before_it_spends_money(
     caller: Program, emulator: Emulator
@@ -325,22 +198,19 @@ def test_the_command_refuses_other_providers_and_asks_before_it_spends_money(
     ran = caller.run("bake", "--gpu", "t4", code=2)
     assert "n1-standard-4" in ran.text + ran.err
     assert "fleet bake --yes --gpu t4" in ran.err
-    assert held(emulator) == []
+    assert not any(emulator.state()[kind] for kind in ("instances", "disks", "images"))
 
 
-def test_an_image_of_the_base_image_alone_is_refused(team: Team) -> None:
+def test_an_image_of_the_base_image_alone_is_refused(team: Customer) -> None:
     with pytest.raises(UsageError, match="nothing to install"):
         team.bake(python="/usr/bin/python3")
     assert not team.emulator.state()["calls"].get("compute.images.insert")
 
 
-def test_a_dry_run_shows_the_price_and_creates_nothing(team: Team) -> None:
-    sink = Quiet()
-    request = bake.BakeRequest(team.settings(gpu="l4"), dry_run=True)
-    assert bake.run(request, team.services(), sink) is None
-    [quoted] = sink.of(Quoted)
+def test_a_dry_run_shows_the_price_and_creates_nothing(team: Customer) -> None:
+    [quoted] = team.bake(gpu="l4", dry_run=True).of(Quoted)
     assert (quoted.instances, quoted.offers[0].machine, quoted.delete_after_s) == (1, "n1-standard-4", 3 * 3600)
-    assert held(team.emulator) == team.emulator.state()["images"] == []
+    assert team.held() == team.emulator.state()["images"] == []
 
 
 @pytest.mark.wire
@@ -356,7 +226,7 @@ def test_a_host_that_boots_from_an_image_installs_nothing_and_has_its_own_keys(
     monkeypatch.setenv("FLEET_GCE_ENDPOINT", guest_emulator.url)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, guest_emulator.url))
     timing = dataclasses.replace(QUICK, boot_s=60.0, operation_s=60.0, confirm_s=60.0)
-    team = Team(guest_emulator, tmp_path / "state", timing)
+    team = Customer(guest_emulator, tmp_path / "state", timing, zones=("us-central1-a",))
     content: dict[str, Any] = {"packages": ("six",), "setup": "echo once >>/var/lib/prepared"}
     try:
         made = team.bake(**content, **MODES[baking])
@@ -390,12 +260,8 @@ def check_files(image: Path, user: str) -> None:
     assert not [path for path in files if b"echo once" in path.read_bytes()]
 
 
-def test_the_format_of_images_is_that_of_environments() -> None:
-    assert (FORMAT, venv._FORMAT) == ("1", "1"), "images contain environments: change both"
-
-
 def test_the_host_of_an_image_is_deleted_in_the_end_even_if_those_of_the_fleet_are_stopped(
-    team: Team, monkeypatch: pytest.MonkeyPatch
+    team: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Machine types: GPUs that they include, what the default image supports, sales models, and zones for AI."""
+"""Machine types: GPUs, images, sales models, zones for AI, Local SSDs, and compact placement."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
+from google.cloud import compute_v1
 
 from fleet.cli.fleets import up
 from fleet.errors import QuotaError, UsageError
 from fleet.fleets.plan import GPU_PACKAGES, UpRequest
 from fleet.state import Store
+from provision.gce.api.messages import from_json
+from provision.gce.api.resources import cloud_of
 from provision.gce.catalog.gpus import GPUS
-from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, has_gpus, refusal, resolved, series_of
+from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, cpus, has_gpus, refusal, resolved, series_of
+from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
-from tests.cloud.histories import QuickServices, Quiet, reached
+from provision.gce.provider import GceProvider
+from provision.model import FleetSpec
+from provision.provider import ProviderError
+from tests.cloud.conftest import Make
+from tests.cloud.customer import FLEET, QUICK, Customer, Quiet, patched
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
 from tests.next_steps import repetition
-from tests.settings import settings
+from tests.program import Program
 
 
 @pytest.fixture
-def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
-    return emulator
+def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with a fleet of one worker."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, workers=1)
 
 
-def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tuple[str, ...]]:
+def made(user: Customer, **values: Any) -> tuple[GceOptions, tuple[str, ...]]:
     """Return what `fleet up` creates with these settings: the options and the packages on record."""
-    given = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=1, **values)
-    store = Store(root)
-    up.run(UpRequest("demo", given), QuickServices(store, lambda _: True), Quiet())
-    up.run(UpRequest("demo"), QuickServices(store, lambda _: True), Quiet())  # and a repeated call accepts the result
-    record = store.fleet("demo").read()
-    assert record is not None
+    user.up(**values)
+    up.run(UpRequest(FLEET), user.services(), Quiet())  # and a repeated call accepts the result
+    _, record = user.store.need(FLEET)
     return GceOptions.of(record.spec.options), record.spec.packages
 
 
@@ -49,21 +56,21 @@ def made(emulator: Emulator, root: Path, **values: Any) -> tuple[GceOptions, tup
     ],
 )
 def test_a_machine_type_with_gpus_gets_their_image_packages_and_check(
-    emulator: Emulator, tmp_path: Path, machine_type: str, gpu: str, gpus: int
+    user: Customer, machine_type: str, gpu: str, gpus: int
 ) -> None:
     spot = "STANDARD" not in MACHINE_TYPES[machine_type].series.models
-    cloud, packages = made(emulator, tmp_path, machine_type=machine_type, spot=spot)
+    cloud, packages = made(user, machine_type=machine_type, spot=spot)
     assert (cloud.gpu, cloud.gpus, cloud.image, packages) == (gpu, gpus, GPU_IMAGE, GPU_PACKAGES)
-    [instance] = emulator.cloud.instances.values()
+    [instance] = user.emulator.cloud.instances.values()
     assert (instance.blueprint.gpu, instance.blueprint.gpus) == (gpu, gpus)
 
 
 @pytest.mark.parametrize("zone", ["us-central1-ai1a", None])
-def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | None) -> None:
+def test_zones_for_ai_are_zones(user: Customer, zone: str | None) -> None:
     if zone is None:
-        emulator.set_capacity("us-central1-b", 0)
-    made(emulator, tmp_path, gpu="b200", spot=True, **({"zones": (zone,)} if zone else {}))
-    [instance] = emulator.cloud.instances.values()
+        user.emulator.set_capacity("us-central1-b", 0)
+    made(user, gpu="b200", spot=True, **({"zones": (zone,)} if zone else {}))
+    [instance] = user.emulator.cloud.instances.values()
     assert instance.blueprint.zone == "us-central1-ai1a"
     assert instance.blueprint.disks[0]["type"] == "hyperdisk-balanced"
 
@@ -82,34 +89,23 @@ def test_zones_for_ai_are_zones(emulator: Emulator, tmp_path: Path, zone: str | 
     ],
 )
 def test_impossible_requests_are_refused_before_any_call(
-    emulator: Emulator, tmp_path: Path, settings: dict[str, str], words: str, again: dict[str, Any] | None
+    user: Customer, settings: dict[str, str], words: str, again: dict[str, Any] | None
 ) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
-        made(emulator, tmp_path, **settings)
+        made(user, **settings)
     step = repetition(refusal.value)
     assert (step.change if step else None) == again
     assert refusal.value.hint
-    assert emulator.state()["calls"] == {}
+    assert user.emulator.state()["calls"] == {}
 
 
-def test_a_custom_image_can_support_older_gpus(emulator: Emulator, tmp_path: Path) -> None:
-    image = "projects/debian-cloud/global/images/family/debian-12"
-    assert made(emulator, tmp_path, gpu="p100", image=image)[0].image == image
-
-
-def test_fewer_than_eight_h100_are_rented_as_spot(emulator: Emulator, tmp_path: Path) -> None:
-    assert made(emulator, tmp_path, gpu="h100:2", spot=True)[0].machine_type == "a3-highgpu-2g"
-
-
-def test_an_unknown_gpu_is_refused_with_the_closest_name(emulator: Emulator, tmp_path: Path) -> None:
+def test_an_unknown_gpu_is_refused_with_the_closest_name(user: Customer) -> None:
     with pytest.raises(UsageError, match="did you mean h200"):
-        made(emulator, tmp_path, gpu="h20")
+        made(user, gpu="h20")
 
 
 @pytest.mark.parametrize("short", sorted(GPUS))
-def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(
-    emulator: Emulator, tmp_path: Path, short: str
-) -> None:
+def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(user: Customer, short: str) -> None:
     for spot in (False, True):
         for count in GPUS[short].counts:
             cloud = resolved(GceOptions(gpu=f"{short}:{count}", spot=spot))
@@ -144,21 +140,15 @@ ONE_OF_EACH_SERIES = sorted({name.rpartition("-")[0]: name for name in MACHINE_T
 
 
 @pytest.mark.parametrize("machine_type", ONE_OF_EACH_SERIES)
-def test_each_series_is_created_or_refused_before_anything_is_paid(
-    emulator: Emulator, tmp_path: Path, machine_type: str
-) -> None:
+def test_each_series_is_created_or_refused_before_anything_is_paid(user: Customer, machine_type: str) -> None:
     # Two series are newer than the product's table: a9 and n9a.
-    given = settings(
-        provider="gce", project="proj-1", endpoint=emulator.url, workers=1, machine_type=machine_type, spot=True
-    )
-    request, services = UpRequest("demo", given), QuickServices(Store(tmp_path), lambda _: True)
     if machine_type.startswith(("ct6e-", "a4x-")):
         with pytest.raises(UsageError):
-            up.run(request, services, Quiet())
-        assert emulator.state()["calls"] == {}
+            user.up(machine_type=machine_type, spot=True)
+        assert user.emulator.state()["calls"] == {}
         return
-    up.run(request, services, Quiet())
-    [instance] = emulator.cloud.instances.values()
+    user.up(machine_type=machine_type, spot=True)
+    [instance] = user.emulator.cloud.instances.values()
     [interface] = instance.body["networkInterfaces"]
     assert (interface["nicType"] == "GVNIC") == MACHINE_TYPES[machine_type].series.gvnic
 
@@ -174,11 +164,11 @@ def test_flex_start_is_refused_for_machine_types_that_are_not_sold_so(machine_ty
     assert (refused is None) == is_sold
 
 
-def test_a_machine_type_with_arm_processors_gets_an_image_for_them(emulator: Emulator, tmp_path: Path) -> None:
+def test_a_machine_type_with_arm_processors_gets_an_image_for_them(user: Customer) -> None:
     for machine_type in ("c4a-standard-4", "n9a-standard-4"):
-        cloud, _ = made(emulator, tmp_path / machine_type, machine_type=machine_type)
+        cloud, _ = made(user, machine_type=machine_type)
         assert cloud.image == ARM_IMAGE
-        emulator.reset()
+        user.emulator.reset()
 
 
 @pytest.mark.parametrize(
@@ -194,70 +184,207 @@ def test_a_machine_type_with_arm_processors_gets_an_image_for_them(emulator: Emu
     ],
 )
 def test_an_image_that_the_machine_type_cannot_boot_is_refused(
-    emulator: Emulator, tmp_path: Path, machine_type: str, image: str, words: str
+    user: Customer, machine_type: str, image: str, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words) as refusal:
-        made(emulator, tmp_path, machine_type=machine_type, image=f"projects/{image}")
+        made(user, machine_type=machine_type, image=f"projects/{image}")
     step = repetition(refusal.value)
     assert step is not None
     assert step.change == {"--image": None}
-    assert not [name for name in emulator.state()["calls"] if "nsert" in name]
+    assert not [name for name in user.emulator.state()["calls"] if "nsert" in name]
 
 
-def test_gpus_with_arm_processors_are_refused(emulator: Emulator, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="TensorFlow is not available with GPU support") as refusal:
-        made(emulator, tmp_path, machine_type="a4x-highgpu-4g")
-    step = repetition(refusal.value)
-    assert step is not None
-    assert step.change == {"--machine-type": None, "--gpu": "b200:8", "--spot": True}
-    assert emulator.state()["calls"] == {}
-
-
-def test_a_small_quota_for_solid_state_disks_advises_a_disk_type(emulator: Emulator, tmp_path: Path) -> None:
-    emulator.set_quota("SSD_TOTAL_GB", 50)
+def test_a_small_quota_for_solid_state_disks_advises_a_disk_type(user: Customer) -> None:
+    user.emulator.set_quota("SSD_TOTAL_GB", 50)
     with pytest.raises(QuotaError, match="SSD_TOTAL_GB") as refusal:
-        made(emulator, tmp_path)
+        made(user)
     step = repetition(refusal.value)
     assert step is not None
     assert step.change == {"--disk-type": "pd-standard"}
-    made(emulator, tmp_path, disk_type="pd-standard")
-    [disk] = emulator.cloud.disks.values()
+    made(user, disk_type="pd-standard")
+    [disk] = user.emulator.cloud.disks.values()
     assert disk["type"].endswith("/pd-standard")
 
 
-def test_a_small_quota_for_disks_advises_no_type_that_the_machine_type_lacks(
-    emulator: Emulator, tmp_path: Path
-) -> None:
-    emulator.set_quota("SSD_TOTAL_GB", 50)
+def test_a_small_quota_for_disks_advises_no_type_that_the_machine_type_lacks(user: Customer) -> None:
+    user.emulator.set_quota("SSD_TOTAL_GB", 50)
     with pytest.raises(QuotaError, match="SSD_TOTAL_GB") as refusal:
-        made(emulator, tmp_path, machine_type="c3-standard-4")
+        made(user, machine_type="c3-standard-4")
     assert repetition(refusal.value) is None
 
 
 @pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g", "n4-standard-4"])
-def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(
-    emulator: Emulator, tmp_path: Path, machine_type: str
-) -> None:
+def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(user: Customer, machine_type: str) -> None:
     with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
-        made(emulator, tmp_path, machine_type=machine_type, spot=True, disk_type="pd-balanced")
-    assert emulator.state()["calls"] == {}
+        made(user, machine_type=machine_type, spot=True, disk_type="pd-balanced")
+    assert user.emulator.state()["calls"] == {}
     assert resolved(GceOptions(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
     assert resolved(GceOptions()).disk_type == "pd-balanced"
 
 
-def test_the_zones_of_a_region_that_refused_are_tried_one_by_one(emulator: Emulator, tmp_path: Path) -> None:
-    # Compute Engine chooses one zone of the region, which has no capacity.
-    emulator.faults.add("stockout", "compute.regionInstances.bulkInsert")
-    made(emulator, tmp_path, gpu="t4", zones=("us-central1",))
-    [instance] = emulator.cloud.instances.values()
-    assert instance.blueprint.zone.startswith("us-central1-")
-    calls = emulator.state()["calls"]
-    assert (calls["compute.regionInstances.bulkInsert"], calls["compute.instances.bulkInsert"]) == (1, 1)
-
-
-def test_zones_that_already_failed_are_denied(emulator: Emulator, tmp_path: Path) -> None:
+def test_zones_that_already_failed_are_denied(user: Customer) -> None:
     # First one zone, then the rest of its region: ALLOW does not exclude the first zone.
-    emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
-    made(emulator, tmp_path, gpu="t4", zones=("us-central1-a", "us-central1"))
-    [instance] = emulator.cloud.instances.values()
+    user.emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
+    made(user, gpu="t4", zones=("us-central1-a", "us-central1"))
+    [instance] = user.emulator.cloud.instances.values()
     assert instance.blueprint.zone != "us-central1-a"
+
+
+ZONE = "us-central1-a"
+WORKERS = ["worker-0", "worker-1"]
+
+
+def rented(emulator: Emulator, directory: Path, **options: Any) -> tuple[GceProvider, GceOptions]:
+    """Create a fleet of two instances with these options."""
+    store = Store(directory)
+    store.fleet("demo").create()
+    cloud = resolved(GceOptions(project="proj-1", endpoint=emulator.url, zones=(ZONE,), **options))
+    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+    provider.create(spec, WORKERS, lambda *_: None)
+    return provider, cloud
+
+
+@pytest.mark.parametrize(
+    ("options", "disks"),
+    [
+        ({"gpu": "a100-80gb", "gpus": 2}, 2),
+        ({"gpu": "h100", "gpus": 8}, 16),
+        ({"gpu": "t4", "local_ssds": 3}, 3),
+        ({"gpu": "a100", "gpus": 2, "local_ssds": 4}, 4),
+        ({"gpu": "t4", "flex_start": True, "local_ssds": 1, "max_duration_s": 3600}, 1),
+    ],
+)
+def test_a_fleet_with_local_ssds_is_extended(
+    emulator: Emulator, tmp_path: Path, options: dict[str, Any], disks: int
+) -> None:
+    provider, cloud = rented(emulator, tmp_path, **options)
+    instance, _ = emulator.cloud.instances.values()
+    local = [disk for disk in instance.body["disks"] if disk["type"] == "SCRATCH"]
+    assert len(local) == disks
+    listed = cloud_of(from_json(compute_v1.Instance, instance.body))
+    assert (listed.disk_gb, listed.local_ssds) == (100, cloud.local_ssds)
+    assert cloud.variables == {"FLEET_LOCAL_SSD": "/mnt/localssd"}
+    url = f"{instance.body['selfLink']}/stop"
+    refused = requests.post(url, timeout=60)
+    assert (refused.status_code, "`discardLocalSsd`" in refused.text) == (400, True)
+
+    before = provider.list("demo")
+    if cloud.flex_start:  # a stop would give up the capacity
+        return
+    assert provider.extension_warning(before, 10 * 24 * 3600).endswith("the content of Local SSDs is lost")
+    provider.extend(before, 10 * 24 * 3600, lambda *_: None)
+    after = provider.list("demo")
+    assert [each.id for each in after] == [each.id for each in before]
+    assert all(new.delete_at > old.delete_at for new, old in zip(after, before, strict=True))
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+
+
+def test_the_numbers_of_local_ssds_are_those_that_compute_engine_accepts() -> None:
+    for name, machine in MACHINE_TYPES.items():
+        counts = series_of(name).local_ssd_counts(cpus(name) or 0)
+        assert (name, (0, *counts)) == (name, machine.local_ssd_counts)
+
+
+def test_compute_engine_refuses_other_numbers(emulator: Emulator, tmp_path: Path) -> None:
+    with pytest.raises(ProviderError) as refused:
+        rented(emulator, tmp_path, local_ssds=9)
+    assert "type n1-standard-4 should be one of [0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 24]" in refused.value.cause
+    assert emulator.state()["instances"] == []
+
+
+def test_instances_that_stop_at_the_end_of_their_lifetime_discard_local_ssds(
+    emulator: Emulator, tmp_path: Path
+) -> None:
+    provider, _ = rented(emulator, tmp_path, gpu="t4", local_ssds=1, unattended=True, spot=True, max_duration_s=0)
+    provider.extend(provider.list("demo"), 3600, lambda *_: None)
+    extended = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    rented(emulator, tmp_path / "other", gpu="t4", local_ssds=1, unattended=True)
+    created = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
+    for scheduling in (*extended, *created):
+        assert scheduling["instanceTerminationAction"] == "STOP"
+        assert scheduling["onInstanceStopAction"] == {"discardLocalSsd": True}
+
+
+def test_local_ssds_are_paid_while_the_instance_runs() -> None:
+    plain = table().price(resolved(GceOptions(gpu="t4")), ZONE)
+    price = table().price(resolved(GceOptions(gpu="t4", local_ssds=2)), ZONE)
+    assert plain is not None
+    assert price is not None
+    assert price.usd_h - plain.usd_h == pytest.approx(2 * 375 * 0.12 / 730, abs=1e-5)
+    assert price.stopped_usd_h == plain.stopped_usd_h
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"machine_type": "n2-standard-4", "placement": "compact", "zones": ("us-central1",)},
+        {"gpu": "h100", "gpus": 8, "zones": ("us-central1-a",)},
+        {"gpu": "l4", "gpus": 1, "placement": "compact", "flex_start": True, "zones": ("us-central1-a",)},
+    ],
+)
+def test_the_policy_of_a_fleet_is_created_used_and_deleted_with_it(
+    emulator: Emulator, make: Make, given: dict[str, Any]
+) -> None:
+    provider, spec = make(**given)
+    provider.check(spec)
+    provider.create(spec, WORKERS, lambda *_: None)
+    [policy] = emulator.state()["policies"]
+    for instance in emulator.cloud.instances.values():
+        assert instance.body["resourcePolicies"][0].endswith(f"/regions/us-central1/resourcePolicies/{policy}")
+    provider.delete(provider.list("demo")[1:], lambda *_: None)
+    provider.create(spec, WORKERS[1:], lambda *_: None)
+    assert emulator.state()["policies"] == [policy]
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert emulator.state()["policies"] == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "given"),
+    [
+        (1, {"gpu": "h100", "gpus": 8}),
+        (2, {"gpu": "h100", "gpus": 8, "placement": "any"}),
+        (2, {"gpu": "t4", "gpus": 1}),
+    ],
+)
+def test_other_fleets_have_no_policy(emulator: Emulator, make: Make, workers: int, given: dict[str, Any]) -> None:
+    provider, spec = make(workers, zones=("us-central1-a",), **given)
+    provider.create(spec, WORKERS[:workers], lambda *_: None)
+    assert emulator.state()["policies"] == []
+    assert not any("resourcePolicies" in each.body for each in emulator.cloud.instances.values())
+    provider.delete_fleet("demo", lambda *_: None)
+
+
+def test_a_policy_in_each_region_that_was_tried_is_deleted(emulator: Emulator, make: Make) -> None:
+    emulator.faults.add("stockout", zone="us-central1-a", times=0)
+    zones = ("us-central1-a", "us-west4-a")
+    provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=zones)
+    provider.create(spec, WORKERS, lambda *_: None)
+    assert len(emulator.state()["policies"]) == 2
+    kinds = [orphan.kind for orphan in provider.orphans()]
+    assert kinds.count("placement policy") == 2
+    assert provider.delete_orphans(provider.orphans(), lambda *_: None) == []
+    assert not any(emulator.state()[key] for key in ("instances", "disks", "firewalls", "policies"))
+
+
+def test_what_cannot_be_placed_is_refused_before_the_price(caller: Program, make: Make) -> None:
+    refused = caller.run("up", "--machine-type", "n1-standard-4", "--placement", "compact", "--dry-run", code=2)
+    assert "n1-standard-4 does not support compact placement" in refused.err
+    with pytest.raises(ValueError, match="choose from compact, any"):
+        resolved(GceOptions(placement="far"))
+    provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
+    provider.check(spec)
+
+
+def test_a_policy_in_a_region_that_does_not_answer_is_not_forgotten(emulator: Emulator, make: Make) -> None:
+    provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
+    provider.create(spec, WORKERS, lambda *_: None)
+    emulator.set_outage("us-west4")
+    provider.delete(provider.list("demo"), lambda *_: None)
+    emulator.set_outage("us-central1")
+    with pytest.raises(ProviderError, match="us-central1 did not answer"):
+        provider.delete_fleet("demo", lambda *_: None)
+    emulator.set_outage()
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    assert emulator.state()["policies"] == []

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fleet.state import Store
-from provision.gce.catalog.names import network_of, network_path, subnetwork_of, subnetwork_path
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from tests.cloud.access_modes import HOST, NETWORK
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make
+from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
 from tests.next_steps import command_lines
 
 SUBNET = f"projects/{HOST}/regions/us-central1/subnetworks/shared"
 WORKERS = ["worker-0", "worker-1"]
-
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
 
 
 @pytest.fixture
@@ -34,17 +29,9 @@ def emulator(emulator: Emulator) -> Emulator:
 
 
 @pytest.fixture
-def make(emulator: Emulator, tmp_path: Path) -> Make:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-
-    def made(**more: Any) -> tuple[GceProvider, FleetSpec]:
-        given = {"network": NETWORK, "subnetwork": SUBNET, **more}
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-
-    return made
+def make(make: Make) -> Make:
+    """Return a function that makes a fleet in the shared network."""
+    return lambda **more: make(**{"network": NETWORK, "subnetwork": SUBNET, "zones": (), **more})
 
 
 @pytest.mark.parametrize("prefix", ["", "https://www.googleapis.com/compute/v1/"])
@@ -158,13 +145,3 @@ def test_a_missing_network_is_named(make: Make) -> None:
         with pytest.raises(ProviderError, match="is not a network") as refusal:
             provider.check(replace(spec, options=replace(GceOptions.of(spec.options), network=network)))
         assert refusal.value.kind is ErrorKind.USAGE
-
-
-def test_network_paths_are_resolved() -> None:
-    assert network_of("default") == ("", "default")
-    assert network_path("default") == network_path("global/networks/default") == "global/networks/default"
-    assert subnetwork_of("regions/r1/subnetworks/s") == ("", "r1", "s")
-    assert subnetwork_path("s", "r1") == "regions/r1/subnetworks/s"
-    assert subnetwork_path("s", "r1", HOST) == f"projects/{HOST}/regions/r1/subnetworks/s"
-    with pytest.raises(ValueError, match="is not a subnetwork"):
-        subnetwork_of("a/b")

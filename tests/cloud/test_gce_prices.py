@@ -16,7 +16,7 @@ from provision.gce.catalog.prices import PRICED_AT
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec, Quote
-from tests.cloud.histories import QUICK
+from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
 from tests.next_steps import command_lines
 from tests.program import Program, wait_for
@@ -88,11 +88,6 @@ def test_a_file_of_another_api_is_ignored(ask: Ask, prices: Path) -> None:
     assert ask() == quote
 
 
-def test_a_file_that_cannot_be_written_is_no_error(ask: Ask, prices: Path) -> None:
-    prices.parent.write_text("")
-    assert ask().price_source == CATALOG
-
-
 @pytest.mark.parametrize("fault", ["403-disabled", "403-forbidden", "404", "503", "reset"])
 def test_the_table_replaces_a_catalog_that_cannot_be_read(emulator: Emulator, ask: Ask, fault: str) -> None:
     emulator.faults.add(fault, match=LISTING, times=0)
@@ -100,12 +95,6 @@ def test_the_table_replaces_a_catalog_that_cannot_be_read(emulator: Emulator, as
     assert (quote.priced_at, quote.price_source) == (PRICED_AT, "the table of this program")
     assert quote.offers[0].price_usd_h == pytest.approx(0.2155, abs=0.0001)
     assert ask(machine_type="n2-standard-4").offers[0].price_usd_h is None
-
-
-def test_a_failure_on_a_later_page_leaves_the_prices_as_they_were(emulator: Emulator, ask: Ask) -> None:
-    emulator.cloud.sku_page = 100
-    emulator.faults.add("404", match=LISTING, nth=3)
-    assert ask().price_source == "the table of this program"
 
 
 def test_a_slow_catalog_does_not_delay_the_quote_and_serves_the_next(
@@ -117,12 +106,6 @@ def test_a_slow_catalog_does_not_delay_the_quote_and_serves_the_next(
     wait_for("the prices", prices.exists)
     assert ask(impatient).price_source == CATALOG
     assert emulator.api.calls[LISTING] == 1
-
-
-def test_a_machine_without_a_price_is_worth_a_longer_wait(emulator: Emulator, ask: Ask) -> None:
-    emulator.faults.add("slow", match=LISTING, seconds=0.5)
-    patient = Timing(**{**vars(QUICK), "prices_s": 0.01, "unknown_price_s": 60.0})
-    assert ask(patient, machine_type="n2-standard-4").offers[0].price_usd_h is not None
 
 
 def test_old_prices_are_better_than_older_ones_of_the_table(emulator: Emulator, ask: Ask, prices: Path) -> None:

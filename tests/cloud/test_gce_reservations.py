@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, FleetError, UsageError
 from fleet.events import Quoted
-from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from tests.cloud.histories import QUICK, QuickServices, Quiet, reached, store_nothing
+from tests.cloud.customer import QUICK, Customer, patched
 from tests.emulator import Emulator
 from tests.emulator.client import PROJECT, Client
 from tests.next_steps import next_lines, repetition
-from tests.settings import settings
 
 ZONE = "us-central1-b"
 T4: dict[str, Any] = {
@@ -29,38 +26,10 @@ T4: dict[str, Any] = {
 
 
 @pytest.fixture
-def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
-    monkeypatch.setattr("fleet.fleets.agents.running_job", lambda *_: "")
-    monkeypatch.setattr("fleet.jobs.deletion.survey", store_nothing)
-    return emulator
-
-
-@pytest.fixture
-def client(emulator: Emulator) -> Client:
-    return Client(emulator.url)
-
-
-class Customer:
-    """A user with a fleet of two workers in the reservation r1."""
-
-    def __init__(self, emulator: Emulator, root: Path) -> None:
-        self._emulator = emulator
-        self._services = QuickServices(Store(root), lambda _: True, consent=lambda _: True)
-
-    def up(self, **values: Any) -> Quiet:
-        sink, given = Quiet(), {"reservation": "r1", "workers": 2, **values}
-        request = UpRequest("demo", settings(provider="gce", project=PROJECT, endpoint=self._emulator.url, **given))
-        up.run(request, self._services, sink)
-        return sink
-
-    def down(self) -> None:
-        down.run(down.DownRequest("demo"), self._services, Quiet())
-
-
-@pytest.fixture
-def customer(emulator: Emulator, tmp_path: Path) -> Customer:
-    return Customer(emulator, tmp_path)
+def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with a fleet of two workers in the reservation r1."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, reservation="r1", workers=2)
 
 
 def test_instances_are_created_in_the_zone_of_the_reservation(

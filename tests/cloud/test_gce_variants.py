@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import down, up
 from fleet.errors import CapacityError, UsageError
-from fleet.events import Event, FleetDown, ZoneTried
-from fleet.fleets.plan import UpRequest
-from fleet.state import Store
+from fleet.events import ZoneTried
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from tests.cloud.histories import QuickServices, Quiet, reached
+from tests.cloud.customer import Customer, patched
 from tests.emulator import Emulator
 from tests.next_steps import repetition
-from tests.settings import settings
-
-
-class User:
-    """A user with one fleet of two workers."""
-
-    def __init__(self, emulator: Emulator, root: Path) -> None:
-        self.emulator = emulator
-        self.services = QuickServices(Store(root), lambda _: True, consent=lambda _: True, sleep=lambda _: None)
-
-    def up(self, **values: Any) -> list[Event]:
-        sink = Quiet()
-        given = {"provider": "gce", "project": "proj-1", "endpoint": self.emulator.url, "workers": 2, **values}
-        up.run(UpRequest("demo", settings(**given)), self.services, sink)
-        assert [each.status for each in self.emulator.cloud.instances.values()] == ["RUNNING"] * 2
-        return sink.events
-
-    def down(self) -> None:
-        sink = Quiet()
-        down.run(down.DownRequest("demo"), self.services, sink)
-        assert len(sink.of(FleetDown)) == 1
-        assert not any(self.emulator.state()[kind] for kind in ("instances", "disks", "firewalls"))
-        assert not self.emulator.state()["violations"]
 
 
 @pytest.fixture
-def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
-    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
-    return User(emulator, tmp_path)
+def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with one fleet of two workers."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, workers=2)
 
 
 OLD_CODE = {"code": "UNSUPPORTED_OPERATION", "message": "Instance failed to start due to preemption."}
@@ -59,17 +33,18 @@ ONLY_TEXT = {"code": "SOMETHING_NEW", "message": "Instance failed to start due t
     [("preempted", {}), *(("operation-error", fields) for fields in (OLD_CODE, NEW_CODE, ONLY_TEXT))],
 )
 def test_instances_that_are_preempted_while_being_created_are_created_elsewhere(
-    user: User, kind: str, fields: dict[str, str]
+    user: Customer, kind: str, fields: dict[str, str]
 ) -> None:
     user.emulator.faults.add(kind, match="compute.instances.bulkInsert", zone="us-central1-a", times=0, **fields)
-    events = user.up(spot=True, gpu="t4", zones=("us-central1-a", "us-central1-b"))
-    steps = [event.step for event in events if isinstance(event, ZoneTried) and event.zone == "us-central1-a"]
+    events = user.up(spot=True, gpu="t4", zones=("us-central1-a", "us-central1-b")).of(ZoneTried)
+    steps = [event.step for event in events if event.zone == "us-central1-a"]
     assert any("instances were preempted during their creation" in step for step in steps)
     assert {zone for zone, _ in user.emulator.cloud.instances} == {"us-central1-b"}
     user.down()
+    assert user.held() == []
 
 
-def test_preemption_everywhere_is_a_lack_of_capacity(user: User) -> None:
+def test_preemption_everywhere_is_a_lack_of_capacity(user: Customer) -> None:
     user.emulator.faults.add("preempted", times=0)
     with pytest.raises(CapacityError) as failure:
         user.up(spot=True, gpu="t4")
@@ -80,14 +55,15 @@ def test_preemption_everywhere_is_a_lack_of_capacity(user: User) -> None:
 
 
 @pytest.mark.parametrize("kept_s", [0.0, 86400.0])
-def test_an_operation_that_is_not_known_has_ended_if_the_list_does_not_have_it(user: User, kept_s: float) -> None:
+def test_an_operation_that_is_not_known_has_ended_if_the_list_does_not_have_it(user: Customer, kept_s: float) -> None:
     user.emulator.cloud.operations.kept_s = kept_s
     user.emulator.faults.add("404", match="compute.*Operations.wait", times=0)
     user.up(gpu="t4")
     user.down()
+    assert user.held() == []
 
 
-def test_a_creation_whose_operation_is_not_known_fails_with_the_cause_of_the_list(user: User) -> None:
+def test_a_creation_whose_operation_is_not_known_fails_with_the_cause_of_the_list(user: Customer) -> None:
     user.emulator.faults.add("404", match="compute.*Operations.wait", times=0)
     user.emulator.faults.add("stockout", times=0)
     with pytest.raises(CapacityError, match="no capacity for 2 instances"):
@@ -95,10 +71,11 @@ def test_a_creation_whose_operation_is_not_known_fails_with_the_cause_of_the_lis
     assert not user.emulator.state()["instances"]
 
 
-def test_lists_without_partial_success_are_used(user: User) -> None:
+def test_lists_without_partial_success_are_used(user: Customer) -> None:
     user.emulator.cloud.has_partial_lists = False
     user.up()
     user.down()
+    assert user.held() == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +93,7 @@ def test_lists_without_partial_success_are_used(user: User) -> None:
         ("z3-highmem-176", "TERMINATE"),
     ],
 )
-def test_machines_that_cannot_migrate_stop_for_maintenance(user: User, machine_type: str, policy: str) -> None:
+def test_machines_that_cannot_migrate_stop_for_maintenance(user: Customer, machine_type: str, policy: str) -> None:
     user.emulator.set_quota("CPUS_ALL_REGIONS", 4096)
     user.up(machine_type=machine_type, zones=("us-central1-a",))
     scheduling = [each.body["scheduling"] for each in user.emulator.cloud.instances.values()]
@@ -124,7 +101,7 @@ def test_machines_that_cannot_migrate_stop_for_maintenance(user: User, machine_t
 
 
 @pytest.mark.parametrize("name", ["admin", "sudo", "docker", "lxd", "systemd-journal", "www-data", "Ann", "a b", ""])
-def test_login_names_that_the_images_cannot_have_are_refused(user: User, name: str) -> None:
+def test_login_names_that_the_images_cannot_have_are_refused(user: Customer, name: str) -> None:
     with pytest.raises(UsageError, match="ssh-user"):
         user.up(ssh_user=name)
     assert not user.emulator.cloud.charges

@@ -2,81 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import up
 from fleet.errors import CapacityError, FleetError, QuotaError, UsageError
 from fleet.events import Note, Quoted
-from fleet.fleets.plan import UpRequest
-from fleet.state import Store
-from tests.cloud.histories import QuickServices, Quiet, reached
+from tests.cloud.customer import Customer, Quiet, patched
 from tests.emulator import Emulator
 from tests.emulator.catalog import ZONES
 from tests.next_steps import next_lines, repetition
-from tests.settings import settings
 
 
 @pytest.fixture
-def emulator(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
-    monkeypatch.setattr("fleet.cli.fleets.up.reach", reached)
-    return emulator
+def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with a fleet of two workers."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path, workers=2)
 
 
-def bring_up(
-    emulator: Emulator,
-    root: Path,
-    sink: Quiet | None = None,
-    *,
-    retry: bool = False,
-    sleep: Callable[[float], None] = lambda _: None,
-    **values: Any,
-) -> Quoted:
-    """Run `fleet up` with these settings for two workers, and return the price that it showed."""
-    given = settings(provider="gce", project="proj-1", endpoint=emulator.url, **{"workers": 2, **values})
-    sink = sink or Quiet()
-    services = QuickServices(Store(root), lambda _: True, consent=lambda _: True, sleep=sleep)
-    up.run(UpRequest("demo", given, retry_until_up=retry), services, sink)
+def quote(sink: Quiet) -> Quoted:
+    """Return the price that a command has shown."""
     [quoted] = sink.of(Quoted)
     return quoted
 
 
-def refuse(emulator: Emulator, root: Path, values: dict[str, Any], words: str, again: dict[str, Any]) -> FleetError:
+def refuse(user: Customer, values: dict[str, Any], words: str, again: dict[str, Any]) -> FleetError:
     """Run `fleet up`, which fails with these words and recommends these options before it creates anything."""
     with pytest.raises(FleetError, match=words) as refusal:
-        bring_up(emulator, root, **values)
+        user.up(**values)
     step = repetition(refusal.value)
     assert step is not None
     assert step.change == again
-    assert not emulator.cloud.charges
+    assert not user.emulator.cloud.charges
     return refusal.value
 
 
-def zones_in_use(emulator: Emulator) -> set[str]:
-    return {zone for zone, _ in emulator.cloud.instances}
-
-
-def fill(emulator: Emulator, continent: str) -> None:
+def fill(user: Customer, continent: str) -> None:
     for zone in ZONES:
         if zone.startswith(continent):
-            emulator.set_capacity(zone, 0)
+            user.emulator.set_capacity(zone, 0)
 
 
-def test_other_continents_are_tried_only_if_requested(emulator: Emulator, tmp_path: Path) -> None:
-    fill(emulator, "us-")
+def test_other_continents_are_tried_only_if_requested(user: Customer) -> None:
+    fill(user, "us-")
     with pytest.raises(CapacityError) as failure:
-        bring_up(emulator, tmp_path)
+        user.up()
     assert "--anywhere tries all continents" in failure.value.hint
     assert "europe" not in failure.value.cause
     assert failure.value.cause.count("has no capacity") == 1
-    assert not zones_in_use(emulator)
-    quoted = bring_up(emulator, tmp_path, anywhere=True)
+    assert not user.zones()
+    quoted = quote(user.up(anywhere=True))
     assert {offer.zone.partition("-")[0] for offer in quoted.offers} == {"us", "europe"}
-    assert len(zones_in_use(emulator)) == 1
-    assert not {zone for zone in zones_in_use(emulator) if zone.startswith("us-")}
+    assert len(user.zones()) == 1
+    assert not {zone for zone in user.zones() if zone.startswith("us-")}
 
 
 @pytest.mark.parametrize(
@@ -114,52 +94,44 @@ def test_other_continents_are_tried_only_if_requested(emulator: Emulator, tmp_pa
     ],
 )
 def test_names_that_do_not_exist_are_refused_with_what_was_meant(
-    emulator: Emulator,
-    tmp_path: Path,
+    user: Customer,
     values: dict[str, Any],
     words: str,
     kind: type[FleetError],
     again: dict[str, Any],
     command: str,
 ) -> None:
-    refusal = refuse(emulator, tmp_path, values, words, again)
+    refusal = refuse(user, values, words, again)
     assert isinstance(refusal, kind)
     assert f"gcloud compute {command} --project proj-1" in next_lines(refusal)
 
 
-def test_the_highest_price_is_shown_before_the_question(emulator: Emulator, tmp_path: Path) -> None:
-    quoted = bring_up(emulator, tmp_path)
+def test_the_highest_price_is_shown_before_the_question(user: Customer) -> None:
+    quoted = quote(user.up())
     prices = {offer.price_usd_h: offer.zone for offer in quoted.offers if offer.price_usd_h is not None}
     assert len(prices) > 1
     assert quoted.notes[0].startswith(f"highest price: ${2 * max(prices):.2f}/h for all, in us-west4-")
 
 
-def test_zones_above_the_limit_are_neither_offered_nor_tried(emulator: Emulator, tmp_path: Path) -> None:
-    fill(emulator, "us-central1")
+def test_zones_above_the_limit_are_neither_offered_nor_tried(user: Customer) -> None:
+    fill(user, "us-central1")
     with pytest.raises(CapacityError):
-        bring_up(emulator, tmp_path, max_price_usd_h=0.22)
-    assert not zones_in_use(emulator)
-    bring_up(emulator, tmp_path, max_price_usd_h=0.3)
-    assert zones_in_use(emulator) <= {"us-west4-a", "us-west4-b"}
+        user.up(max_price_usd_h=0.22)
+    assert not user.zones()
+    user.up(max_price_usd_h=0.3)
+    assert user.zones() <= {"us-west4-a", "us-west4-b"}
 
 
-def test_the_limit_does_not_apply_to_stopped_instances(emulator: Emulator, tmp_path: Path) -> None:
-    quoted = bring_up(emulator, tmp_path, idle_timeout_s=1800)
+def test_the_limit_does_not_apply_to_stopped_instances(user: Customer) -> None:
+    quoted = quote(user.up(idle_timeout_s=1800))
     assert "each powers off after 30 min without an active job and without a login" in quoted.notes
-    emulator.advance(8.1 * 3600)
-    emulator.settle()
-    assert [instance.status for instance in emulator.cloud.instances.values()] == ["TERMINATED"] * 2
+    user.emulator.advance(8.1 * 3600)
+    user.emulator.settle()
+    assert [instance.status for instance in user.emulator.cloud.instances.values()] == ["TERMINATED"] * 2
     with pytest.raises(UsageError, match="in the cheapest zone"):
-        bring_up(emulator, tmp_path, workers=3, max_price_usd_h=0.1)
-    bring_up(emulator, tmp_path, max_price_usd_h=0.1)
-    assert [instance.status for instance in emulator.cloud.instances.values()] == ["RUNNING"] * 2
-
-
-def test_the_limit_applies_to_more_workers_in_the_zone_of_the_fleet(emulator: Emulator, tmp_path: Path) -> None:
-    bring_up(emulator, tmp_path, zones=("us-west4",))
-    with pytest.raises(UsageError, match="in the cheapest zone, us-west4-"):
-        bring_up(emulator, tmp_path, workers=3, max_price_usd_h=0.22)
-    assert len(emulator.cloud.instances) == 2
+        user.up(workers=3, max_price_usd_h=0.1)
+    user.up(max_price_usd_h=0.1)
+    assert [instance.status for instance in user.emulator.cloud.instances.values()] == ["RUNNING"] * 2
 
 
 @pytest.mark.parametrize(
@@ -178,27 +150,27 @@ def test_the_limit_applies_to_more_workers_in_the_zone_of_the_fleet(emulator: Em
     ],
 )
 def test_a_limit_that_no_zone_keeps_is_refused_before_anything_is_created(
-    emulator: Emulator, tmp_path: Path, values: dict[str, Any], words: str, again: dict[str, Any]
+    user: Customer, values: dict[str, Any], words: str, again: dict[str, Any]
 ) -> None:
-    refuse(emulator, tmp_path, values, words, again)
+    refuse(user, values, words, again)
 
 
-def test_a_quota_that_is_refused_everywhere_is_not_a_lack_of_capacity(emulator: Emulator, tmp_path: Path) -> None:
-    emulator.faults.add("quota", match="compute.*ulkInsert", times=0, metric="NVIDIA_H100_GPUS", limit=1)
+def test_a_quota_that_is_refused_everywhere_is_not_a_lack_of_capacity(user: Customer) -> None:
+    user.emulator.faults.add("quota", match="compute.*ulkInsert", times=0, metric="NVIDIA_H100_GPUS", limit=1)
     for retry in (False, True):
         with pytest.raises(QuotaError, match=r"the quota NVIDIA_H100_GPUS .* allows 1 in us-central1") as refusal:
-            bring_up(emulator, tmp_path, retry=retry, gpu="t4")
+            user.up(retry=retry, gpu="t4")
         assert "us-central1" in refusal.value.cause
         assert "us-west4" in refusal.value.cause
         assert "https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in refusal.value.hint
-        assert not zones_in_use(emulator)
+        assert not user.zones()
 
 
-def test_a_quota_that_is_too_small_in_one_region_is_named_while_waiting(emulator: Emulator, tmp_path: Path) -> None:
-    fill(emulator, "us-central1")
-    emulator.faults.add("quota", zone="us-west4", times=0, metric="NVIDIA_T4_GPUS", limit=1)
+def test_a_quota_that_is_too_small_in_one_region_is_named_while_waiting(user: Customer) -> None:
+    fill(user, "us-central1")
+    user.emulator.faults.add("quota", zone="us-west4", times=0, metric="NVIDIA_T4_GPUS", limit=1)
     with pytest.raises(CapacityError) as failure:
-        bring_up(emulator, tmp_path, gpu="t4")
+        user.up(gpu="t4")
     assert failure.value.message.startswith("no capacity for 2 instances (n1-standard-4 + 1 nvidia-tesla-t4) in ")
     assert failure.value.message.endswith(", and the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-west4")
     assert "--quota-id NVIDIA-T4-GPUS-per-project-region" in next_lines(failure.value)
@@ -207,7 +179,8 @@ def test_a_quota_that_is_too_small_in_one_region_is_named_while_waiting(emulator
     def grow(_: float) -> None:
         [note] = [note.text for note in sink.of(Note) if "retrying in" in note.text]
         assert "the quota NVIDIA_T4_GPUS of project proj-1 allows 1 in us-west4; retrying in 30 s" in note
-        emulator.set_capacity("us-central1-a", 2)
+        user.emulator.set_capacity("us-central1-a", 2)
 
-    bring_up(emulator, tmp_path, sink, retry=True, sleep=grow, gpu="t4")
-    assert zones_in_use(emulator) == {"us-central1-a"}
+    user.sleep = grow
+    user.up(sink, retry=True, gpu="t4")
+    assert user.zones() == {"us-central1-a"}

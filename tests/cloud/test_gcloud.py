@@ -21,7 +21,7 @@ from provision.keys import generate_ed25519
 from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud import gcloud_server
-from tests.cloud.histories import QUICK
+from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
 from tests.emulator.client import Client
 from tests.next_steps import command_lines

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -21,19 +19,14 @@ import psutil
 import pytest
 import requests
 
-from fleet.errors import NotReadyError
-from fleet.events import BootstrapProgress
-from fleet.fleets.connect import ready
-from provision.gce.options import GceOptions
 from provision.keys import KeyPair, generate_ed25519
-from provision.model import FleetSpec, Host
+from provision.model import Host
 from tests.cloud.conftest import Ssh
 from tests.emulator import Emulator
 from tests.emulator.client import COMMON, Client, t4
 from tests.emulator.cloud import Instance
 from tests.emulator.guests import SHARED
 from tests.program import wait_for
-from tests.wire.test_bootstrap import StoringSink
 from train.agent.host.facts import parse_gpus
 from train.agent.host.usage import GPU_COMMAND, parse_gpu_use
 
@@ -235,51 +228,3 @@ def test_shared_memory_ends_with_the_last_session_unless_logind_keeps_it(boot: B
     guest = boot()
     guest.read("touch /dev/shm/mine")
     wait_for("the end of the file", lambda: guest.read("ls /dev/shm") == "")
-
-
-LOOK = """
-import tensorflow as tf
-gpus = tf.config.list_physical_devices("GPU")
-for gpu in gpus:
-    tf.config.experimental.set_memory_growth(gpu, True)
-print([gpu.name for gpu in gpus])
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
-    model.compile("sgd", "mse")
-model.fit(tf.ones((8, 3)), tf.ones((8, 1)), batch_size=8, verbose=0)
-print(strategy.num_replicas_in_sync, tf.keras.__name__.split(".")[0], int(model.optimizer.iterations.numpy()))
-try:
-    import pytest
-except ImportError:
-    print("only what was installed")
-"""
-
-
-@pytest.mark.e2e
-def test_a_host_with_gpus_gets_a_tensorflow_that_computes(boot: Boot, ssh: Ssh) -> None:
-    guest = boot(gpus=2)
-    guest.read("true")
-    requirements = ("tensorflow[and-cuda]~=2.21.0", "tf-keras~=2.21.0")
-    spec = FleetSpec("tests", "gce", 1, packages=requirements, options=GceOptions(gpus=2))
-    key, hosts, sink, again = ssh.directory / "id", [guest.host()], StoringSink(), StoringSink()
-    (made,) = ready(spec, hosts, key, sink)
-    assert sink.steps("demo-0")[-3:] == ["checking the GPUs", "checking the GPUs of TensorFlow", "ready"]
-    assert isinstance(sink.events[-1], BootstrapProgress)
-    assert sink.events[-1].detail.endswith(", 2 of Tesla T4")
-    assert ready(spec, hosts, key, again) == [made]
-    assert again.steps("demo-0") == ["checking Python", "checking the GPUs", "ready"]
-    more = dataclasses.replace(spec, options=GceOptions(gpus=4))
-    with pytest.raises(NotReadyError, match=r"this host has 2 of 4 GPUs$"):
-        ready(more, hosts, key, StoringSink())
-
-    assert guest.read(f"{made.python} -m pip check") == "No broken requirements found.\n"
-    cluster = {"cluster": {"worker": [f"127.0.0.1:{20000 + os.getpid() % 9000}"]}}
-    config = json.dumps({**cluster, "task": {"type": "worker", "index": 0}})
-    (guest.files / "covers/home/fleet/look.py").write_text(LOOK)
-    output = guest.read(f"TF_CONFIG='{config}' TF_USE_LEGACY_KERAS=1 {made.python} look.py 2>/dev/null")
-    assert output.splitlines() == [
-        "['/physical_device:GPU:0', '/physical_device:GPU:1']",
-        "1 tf_keras 1",
-        "only what was installed",
-    ]

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.state import Store
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ProviderError
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
 from tests.emulator.gcloud import Gcloud
 from tests.emulator.services import TUNNELS as HOST
@@ -29,25 +27,12 @@ NAMES = ("worker-0", "worker-1")
 ME = "me@example.com"
 GRANT = "gcloud projects add-iam-policy-binding proj-1 --role roles/iap.tunnelResourceAccessor"
 
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
-
 
 @pytest.fixture
-def make(emulator: Emulator, gcloud: Gcloud, tmp_path: Path) -> Make:
-    store = Store(tmp_path / "state")
-    store.fleet("demo").create()
-
-    def made(packages: tuple[str, ...] = (), **options: Any) -> tuple[GceProvider, FleetSpec]:
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, external=False, **options)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-        return provider, FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", packages=packages, options=cloud)
-
-    return made
-
-
-def finding(provider: GceProvider, subject: str) -> Any:
-    [match] = [each for each in provider.doctor() if each.subject == subject]
-    return match
+def make(make: Make, gcloud: Gcloud) -> Make:
+    """Return a function that makes a fleet without external addresses."""
+    assert gcloud
+    return lambda packages=(), **more: make(packages=packages, **{"external": False, "zones": (), **more})
 
 
 def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
@@ -82,7 +67,7 @@ def test_the_plan_names_the_account_that_opens_tunnels(make: Make, gcloud: Gclou
     gcloud.log_in("ada@example.com")
     provider, spec = make()
     assert any("gcloud's account ada@example.com" in note for note in provider.quote(spec, NAMES).notes)
-    assert finding(provider, "Identity-Aware Proxy").message == "ada@example.com can open tunnels"
+    assert finding_of(provider, "Identity-Aware Proxy").message == "ada@example.com can open tunnels"
 
 
 def test_a_missing_login_of_gcloud_is_reported_before_anything_is_created(make: Make, gcloud: Gcloud) -> None:
@@ -91,7 +76,7 @@ def test_a_missing_login_of_gcloud_is_reported_before_anything_is_created(make: 
     error = refused(provider, spec)
     assert "You do not currently have an active account selected" in error.cause
     assert command_lines(error) == "gcloud auth login"
-    assert command_lines(finding(provider, "gcloud")) == "gcloud auth login"
+    assert command_lines(finding_of(provider, "gcloud")) == "gcloud auth login"
 
 
 def test_a_missing_gcloud_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,18 +84,18 @@ def test_a_missing_gcloud_is_reported(make: Make, monkeypatch: pytest.MonkeyPatc
     provider, spec = make()
     with pytest.raises(ProviderError, match="gcloud is not installed"):
         provider.check(spec)
-    assert not finding(provider, "gcloud").ok
+    assert not finding_of(provider, "gcloud").ok
 
 
 def test_the_role_of_the_account_of_gcloud_is_checked(emulator: Emulator, make: Make, gcloud: Gcloud) -> None:
     emulator.deny(f"ada@example.com:{USE}")
     provider, spec = make()
-    assert finding(provider, "Identity-Aware Proxy").ok
+    assert finding_of(provider, "Identity-Aware Proxy").ok
     gcloud.log_in("ada@example.com")
     error = refused(provider, spec)
     assert USE in error.message
     assert command_lines(error) == f"{GRANT} --member=user:ada@example.com"
-    assert command_lines(finding(provider, "Identity-Aware Proxy")) == command_lines(error)
+    assert command_lines(finding_of(provider, "Identity-Aware Proxy")) == command_lines(error)
 
 
 def test_a_disabled_api_is_reported_if_the_caller_may_ask(emulator: Emulator, make: Make) -> None:
@@ -176,10 +161,10 @@ def test_missing_cloud_nat_is_reported_with_the_commands_that_create_it(emulator
         "gcloud compute routers nats create fleet-nat --router fleet-nat --auto-allocate-nat-external-ips "
         "--nat-all-subnet-ip-ranges --region us-central1 --project proj-1",
     ]
-    assert finding(provider, "Cloud NAT").ok is False
+    assert finding_of(provider, "Cloud NAT").ok is False
     emulator.deny("compute.routers.list")
     assert provider.quote(spec, NAMES).offers
-    assert finding(provider, "Cloud NAT").ok is None
+    assert finding_of(provider, "Cloud NAT").ok is None
 
 
 SECONDARY = ["LIST_OF_SECONDARY_IP_RANGES"]
@@ -198,7 +183,7 @@ def test_a_nat_for_some_subnetworks_serves_only_these(emulator: Emulator, make: 
         ({"subnetworks": [{"name": f"{subnetwork}/default", "sourceIpRangesToNat": SECONDARY}]}, False),
     ):
         router["nats"] = [{**nat, **change}]
-        assert (finding(provider, "Cloud NAT").ok is True) == works
+        assert (finding_of(provider, "Cloud NAT").ok is True) == works
         if works:
             assert provider.quote(spec, NAMES).offers
 

@@ -8,27 +8,19 @@ from typing import Any
 
 import pytest
 
-from fleet.state import Store
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
-from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.access_modes import EMAIL, write_credentials
-from tests.cloud.histories import QUICK
+from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
-from tests.emulator.accounts import ADMIN, LOGIN, Profiles
-from tests.emulator.guests import SshGuests, obstacle
+from tests.emulator.accounts import LOGIN
 from tests.next_steps import command_lines
-from tests.program import Program
 
 USER = "sa_2000000"
 NAMES = ("worker-0", "worker-1")
 PUBLIC = generate_ed25519("fleet demo").public
 REQUIRED = {"rules": [{"enforce": True}]}
 HOUR_US = 3600 * 1e6
-
-Make = Callable[..., tuple[GceProvider, FleetSpec]]
 
 
 @pytest.fixture
@@ -38,18 +30,10 @@ def emulator(emulator: Emulator) -> Emulator:
 
 
 @pytest.fixture
-def make(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(make: Make, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Return a function that makes a fleet with the credentials of an account."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", write_credentials(tmp_path, emulator.url))
-    store = Store(tmp_path / "state")
-    store.fleet("demo").create()
-
-    def made(**options: Any) -> tuple[GceProvider, FleetSpec]:
-        given = {"zones": ("us-central1-a",), **options}
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, **given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
-        return provider, FleetSpec("demo", "gce", 2, PUBLIC, options=cloud)
-
-    return made
+    return lambda **options: make(public=PUBLIC, **options)
 
 
 def enable(emulator: Emulator) -> None:
@@ -130,7 +114,7 @@ def test_a_missing_role_or_a_disabled_api_is_reported_before_anything_is_created
         provider.quote(spec, NAMES)
     grant = "gcloud projects add-iam-policy-binding proj-1 --role roles/compute.osLogin"
     assert command_lines(caught.value) == f"{grant} --member=serviceAccount:{EMAIL}"
-    [finding] = [finding for finding in provider.doctor() if finding.subject == "OS Login"]
+    finding = finding_of(provider, "OS Login")
     assert command_lines(finding) == command_lines(caught.value)
     emulator.cloud.denied.clear()
     emulator.cloud.governance.disabled.add("oslogin.googleapis.com")
@@ -152,38 +136,3 @@ def test_an_unknown_account_is_reported(emulator: Emulator, make: Make, monkeypa
     enable(emulator)
     with pytest.raises(ProviderError, match="OS Login requires the account"):
         provider.quote(spec, NAMES)
-
-
-def test_the_emulator_grants_access_by_role(emulator: Emulator) -> None:
-    profiles = Profiles()
-    profiles.get("Me.2@Example.com").add({"key": PUBLIC}, 0.0)
-    for denied, has_account, users in (
-        (set(), True, ["me_2_example_com"]),
-        ({LOGIN}, False, ["me_2_example_com"]),
-        ({LOGIN, ADMIN}, False, []),
-        ({"iam.serviceAccounts.actAs"}, False, ["me_2_example_com"]),
-        ({"iam.serviceAccounts.actAs"}, True, []),
-    ):
-        assert list(profiles.granted(denied, has_service_account=has_account, now=0.0)) == users
-
-
-@pytest.mark.wire
-def test_a_fleet_with_os_login_runs_a_command(program: Program, tmp_path_factory: pytest.TempPathFactory) -> None:
-    if reason := obstacle():
-        pytest.skip(reason)
-    directory = tmp_path_factory.mktemp("guests")
-    directory.chmod(0o755)
-    with Emulator(operation_s=0.02, guests=SshGuests(directory), directory=directory) as emulator:
-        emulator.cloud.governance.service_accounts[EMAIL] = True
-        emulator.cloud.governance.policies["compute.requireOsLogin"] = REQUIRED
-        credentials = write_credentials(program.directory, emulator.url)
-        program.env.update(
-            FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1", GOOGLE_APPLICATION_CREDENTIALS=credentials
-        )
-        up = ("up", "--workers", "1", "--provider", "gce", "--python", "/usr/bin/python3", "--yes")
-        assert USER in program.run(*up).err
-        assert USER in program.run("train", "--", "id", "-un").text
-        program.run("down", "--yes")
-        assert keys(emulator) == []
-        assert emulator.state()["violations"] == []
-        program.close()

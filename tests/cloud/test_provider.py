@@ -74,12 +74,6 @@ def test_check_refuses_a_fleet_without_workers(case: Case, spec: Spec, workers: 
     assert refusal.value.kind is ErrorKind.USAGE
 
 
-def test_check_refuses_an_invalid_name(case: Case, spec: Spec) -> None:
-    with pytest.raises(ProviderError, match="lower-case") as refusal:
-        case.provider.check(spec(name="../Demo"))
-    assert refusal.value.kind is ErrorKind.USAGE
-
-
 # --- create -----------------------------------------------------------------------------------------------------
 
 
@@ -162,16 +156,6 @@ def test_all_resources_of_an_interrupted_create_are_listed(case: Case, spec: Spe
     assert case.traces() == []
 
 
-def test_create_completes_an_interrupted_create(case: Case, spec: Spec) -> None:
-    def interrupt(name: str, step: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        case.provider.create(spec(), ["worker-0", "worker-1"], interrupt)
-    create(case, spec())
-    assert states(case) == {"worker-0": "running", "worker-1": "running"}
-
-
 def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Popen[str]:
     source = (
         f"import time\nfrom provision.model import FleetSpec\n"
@@ -204,11 +188,6 @@ def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec) -> 
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-def test_list_without_instances_is_empty(case: Case) -> None:
-    assert case.provider.list() == []
-    assert case.provider.list("demo") == []
-
-
 # --- quote ------------------------------------------------------------------------------------------------------
 
 
@@ -218,10 +197,6 @@ def test_a_quote_creates_nothing(case: Case, spec: Spec) -> None:
     assert bool(quote.offers) == (case.options.rents)
     assert case.provider.list() == []
     assert case.traces() == []
-
-
-def test_a_quote_for_zero_instances_is_free(case: Case, spec: Spec) -> None:
-    assert case.provider.quote(spec(), []).instances == 0
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------
@@ -355,16 +330,6 @@ def test_delete_ends_all_processes_and_connections_and_removes_all_files(case: C
         assert client.wait(timeout=90) == 255
     assert all(has_ended(sleeper) for sleeper in sleepers)
     assert case.traces() == []
-
-
-@of_own_hosts
-def test_delete_ends_an_idle_connection_to_a_killed_instance(case: Case, spec: Spec, ssh: Ssh) -> None:
-    create(case, spec(workers=1))
-    [instance] = case.provider.list("demo")
-    with idle_connection(case, spec, ssh) as client:
-        case.kill(instance)
-        case.provider.delete([instance], quiet)
-        assert client.wait(timeout=90) == 255
 
 
 # --- several fleets ---------------------------------------------------------------------------------------------

@@ -1,0 +1,589 @@
+"""Commands, events, and checks of the random histories; tables at the end list them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import requests
+from google.cloud import compute_v1
+
+from fleet.cli.fleets import bake, down, extend, gc, up
+from fleet.errors import FleetError
+from fleet.fleets.plan import UpRequest
+from fleet.fleets.repair import ExistingFleet, repair_fleet
+from fleet.state import BAKING, Store
+from provision.gce.api.messages import from_json
+from provision.gce.api.requests import IAP_RANGE
+from provision.gce.api.resources import our_name
+from provision.gce.catalog.names import continent_of
+from provision.gce.catalog.prices import table
+from provision.gce.options import GceOptions
+from provision.gce.provider import GceProvider
+from provision.names import instance_name
+from tests.cloud.access_modes import EMAIL, HOST
+from tests.cloud.fuses import Killed
+from tests.emulator import lifecycle
+from tests.emulator.blueprint import project_of
+from tests.emulator.catalog import NEW_PROJECT_QUOTAS, ZONES
+from tests.emulator.client import Client
+from tests.emulator.cloud import Instance
+from tests.emulator.governance import DEFAULT_ACCOUNT, account_metadata
+from tests.settings import settings
+from train.agent.peers import revive
+
+if TYPE_CHECKING:
+    from tests.cloud.histories import History
+    from tests.cloud.spending import SpendingHistory
+
+    Story: TypeAlias = History | SpendingHistory
+
+
+def worker_of(body: dict[str, Any]) -> str:
+    """Return the name within its fleet of an instance of the emulator."""
+    return our_name(from_json(compute_v1.Instance, body))
+
+
+# --- a fleet from `fleet up` to `fleet down` or `fleet gc`
+
+
+def run_up(history: History) -> None:
+    request = UpRequest(history.fleet, history.settings, retry_until_up=history.random.random() < 0.3)
+    up.run(request, history.services(), history.sink())
+
+
+def run_down(history: History) -> None:
+    history.kept, history.promised = {}, {}
+    down.run(down.DownRequest(history.fleet), history.services(), history.sink())
+
+
+def run_gc(history: History) -> None:
+    request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url))
+    gc.run(request, history.services(), history.sink())
+
+
+def check_all_run_in_one_zone(history: History) -> None:
+    if history.is_disturbed:
+        return
+    running = history.running()
+    assert len(running) == history.workers
+    assert len({instance.blueprint.zone for instance in running}) == 1
+
+
+def check_nothing_is_left(history: History) -> None:
+    state = history.emulator.state()
+    names = [name for key in ("instances", "disks", "firewalls", "addresses", "policies") for name in state[key]]
+    assert not [name for name in names if name.startswith(f"{history.fleet}-")], names
+    assert not state["operations"]
+
+
+# --- changes of a fleet that exists: another number of workers, another deadline, and the replacement of lost hosts
+
+
+LIFETIME_S = 4 * 3600
+
+
+def request_other_number(history: History) -> None:
+    if not history.kept:  # those that `fleet down --keep-disks` has stopped are compared after the next start
+        history.workers = history.random.choice((1, 2, 3, 4))
+        history.settings = replace(history.settings, workers=history.workers)
+        names = {*map(instance_name, range(history.workers))}
+        history.promised = {name: number for name, number in history.promised.items() if name in names}
+        history.told.append(f"{history.workers} workers are requested")
+
+
+def run_extend(history: History) -> None:
+    if not history.kept:
+        extend.run(extend.ExtendRequest(history.fleet, LIFETIME_S), history.services(), history.sink())
+
+
+def run_repair(history: History) -> None:
+    """Replace lost hosts, as commands do that follow a job."""
+    if not history.kept:
+        services = history.services()
+        directory, record = services.store.need(history.fleet)
+        repair_fleet(ExistingFleet(record, directory, services, "logs"), history.sink())
+
+
+def check_all_are_replaced(history: History) -> None:
+    # Otherwise nothing was repaired, and another computer may have started the instances.
+    if not history.kept and not history.is_disturbed:
+        assert len({instance.blueprint.zone for instance in history.running()}) == 1
+
+
+# --- a fleet that is stopped with its disks, and started again
+
+
+def run_stop(history: History) -> None:
+    history.kept = {}
+    down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
+    names = map(instance_name, range(history.workers))  # the next start deletes others
+    stopped = {worker_of(each.body): each for each in history.instances(history.fleet)}
+    history.kept = {name: (stopped[name].body["id"], stopped[name].address) for name in names if name in stopped}
+
+
+def forget_stop(history: History) -> None:
+    """Let another program start the stopped instances, as a user does in the console."""
+    for instance in list(history.emulator.cloud.instances.values()):
+        if instance.status == "TERMINATED":
+            url = f"{history.emulator.url}/compute/v1/{instance.blueprint.path}/start"
+            with contextlib.suppress(requests.ConnectionError):  # a fault of the history
+                requests.post(url, timeout=60)
+    history.emulator.settle()
+    history.told.append("all instances were started elsewhere")
+
+
+def check_nothing_runs(history: History) -> None:
+    assert history.kept
+    assert history.is_disturbed or not history.running()
+
+
+def check_disks_are_kept(history: History) -> None:
+    """Check that the instances which `fleet down --keep-disks` stopped are those that run now."""
+    current = history.instances(history.fleet) if history.is_disturbed else history.running()
+    now = {worker_of(each.body): (each.body["id"], each.address) for each in current}
+    assert {name: now.get(name) for name in history.kept} == history.kept
+    history.kept = {}
+
+
+# --- images of prepared hosts
+
+
+def run_bake(history: History) -> None:
+    baked = bake.run(bake.BakeRequest(history.settings), history.services(), history.sink())
+    assert baked is not None
+    history.images.add(baked.image)
+
+
+def bake_first(history: History) -> None:
+    """In some histories, let the user bake on another computer before the first command."""
+    if history.random.random() < 0.15:
+        bake_elsewhere(history)
+
+
+def bake_elsewhere(history: History) -> None:
+    """Let the user bake on another computer, without faults."""
+    history.emulator.faults.clear()
+    services = replace(history.services(), store=Store(history.root / "elsewhere"), unprepared=False)
+    with contextlib.suppress(FleetError):  # a killed command may have left an image that is not ready
+        baked = bake.run(bake.BakeRequest(history.settings), services, history.sink())
+        assert baked is not None
+        history.images.add(baked.image)
+        history.told.append(f"baked {baked.image} elsewhere")
+
+
+def check_hosts_boot_from_images_that_exist(history: History) -> None:
+    disks = list(history.emulator.cloud.disks.values())  # operations may run
+    booted = {disk["sourceImage"].rpartition("/")[2] for disk in disks}
+    assert {name for name in booted if name.startswith("fleet-")} <= {*history.emulator.state()["images"]}
+
+
+def run_gc_of_images(history: History) -> None:
+    request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url), images=True)
+    gc.run(request, history.services(), history.sink())
+    history.images.clear()
+
+
+def check_no_host_of_an_image_is_left(history: History) -> None:
+    assert not history.instances(BAKING)
+
+
+def check_images_are_kept(history: History) -> None:
+    assert history.images <= set(history.emulator.state()["images"])
+
+
+def check_no_image_is_left(history: History) -> None:
+    state = history.emulator.state()
+    held = {key: state[key] for key in ("instances", "disks", "firewalls", "addresses", "operations", "images")}
+    assert not any(held.values()), held
+
+
+# --- ends of instances that no command requested; their disks are kept
+
+
+def fail_host(history: History) -> None:
+    """Let the machine of an instance fail; Compute Engine starts instances on demand again."""
+    for instance in history.running()[:1]:
+        with contextlib.suppress(LookupError):
+            history.emulator.fail_host(instance.blueprint.name)
+            history.told.append(f"the machine of {instance.blueprint.name} fails")
+
+
+def power_off(history: History) -> None:
+    """Let an instance power itself off, as its agent does when it is idle or its lifetime is over."""
+    for instance in history.running()[-1:]:
+        with history.emulator.clock.changed:
+            lifecycle.power_off(history.emulator.cloud, instance)
+        history.told.append(f"{instance.blueprint.name} powers itself off")
+
+
+def maintain(history: History) -> None:
+    """Let Compute Engine maintain the machine of an instance, which stops for that if it has GPUs."""
+    for instance in history.running()[:1]:
+        with history.emulator.clock.changed:
+            lifecycle.maintain(history.emulator.cloud, instance)
+        history.emulator.clock.advance(3600.0)
+        history.told.append(f"the machine of {instance.blueprint.name} is maintained")
+
+
+def promise_disks(history: History) -> None:
+    """Remember the instances of the complete fleet; those that Compute Engine deletes by itself are left out."""
+    if not history.deletes:
+        present = {worker_of(each.body): each.body["id"] for each in history.instances(history.fleet)}
+        names = map(instance_name, range(history.workers))  # `fleet up` deletes others
+        history.promised = {name: present[name] for name in names if name in present}
+
+
+def check_no_disk_is_lost(history: History) -> None:
+    ids = {each.body["id"] for each in history.instances(history.fleet)}
+    lost = [name for name, number in history.promised.items() if number not in ids]
+    assert not lost, f"lost with their disks: {', '.join(lost)}"
+
+
+# --- preemption of instances
+
+
+def preempt(history: History) -> None:
+    is_unattended = history.settings.of("gce")["unattended"]  # the disks of its instances are kept
+    for instance in history.running()[:1]:
+        with contextlib.suppress(LookupError, ValueError):
+            history.emulator.preempt(instance.blueprint.name, 0.0)
+            if history.random.random() < 0.5:
+                history.emulator.advance(1.0)
+            if not is_unattended:
+                history.kept = {}
+                history.promised.pop(worker_of(instance.body), None)
+            history.told.append(f"preempted {instance.blueprint.name}")
+
+
+# --- zones that do not answer for a time; no command may take their instances as missing or deleted
+
+
+def change_outage(history: History) -> None:
+    used = sorted({instance.blueprint.zone for instance in history.instances(history.fleet)})
+    zones = history.random.choice(((), used[:1], used[:1], ("us-west4-a",)))
+    history.emulator.set_outage(*zones)
+    history.told.append(f"zones that do not answer: {', '.join(zones) or 'none'}")
+
+
+# --- zones that a fleet may be created in: one continent, and the limit of the price
+
+
+def fill_regions(history: History) -> None:
+    region = history.random.choice(("us-", "us-central1-", "europe-"))
+    for zone in ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f", "us-west4-a", "europe-west1-b"):
+        if zone.startswith(region):
+            history.emulator.set_capacity(zone, 0)
+    history.told.append(f"no capacity in {region}*")
+
+
+def change_quotas(history: History) -> None:
+    """Let the project have the quotas of a new one, or others again."""
+    limits = history.random.choice((NEW_PROJECT_QUOTAS, dict.fromkeys(NEW_PROJECT_QUOTAS, 1000.0)))
+    for metric, limit in limits.items():
+        history.emulator.set_quota(metric, limit)
+    history.told.append(f"quotas: {limits['CPUS_ALL_REGIONS']:g} vCPUs, {limits['GPUS_ALL_REGIONS']:g} GPUs")
+
+
+def free_zones(history: History) -> None:
+    for zone in ZONES:
+        history.emulator.set_capacity(zone, 100)
+    change_quotas(history)
+    history.told.append("capacity in all zones")
+
+
+def check_price_and_continent(history: History) -> None:
+    given = history.settings.of("gce")
+    machine = {key: given[key] for key in ("gpu", "machine_type", "spot") if given[key]}
+    cloud = GceProvider.change(GceOptions(), machine)
+    prices = {zone: usd_h for zone in ZONES if (usd_h := table().usd_h(cloud, zone)) is not None}
+    # If the price is unknown, the continent depends on the zones that answer.
+    home = continent_of(min(prices, key=lambda each: prices[each])) if prices else ""
+    for zone in {instance.blueprint.zone for instance in history.running()}:
+        assert not given["max_price_usd_h"] or prices[zone] <= given["max_price_usd_h"]
+        if home and not given["zones"] and not given["anywhere"] and not history.is_disturbed:
+            assert continent_of(zone) == home
+
+
+# --- flex-start VMs that wait for capacity
+
+
+def make_scarce(history: Story, workers: int) -> None:
+    """Let the zones have capacity for fewer workers, so that Flex-start VMs must wait."""
+    limit = history.random.randrange(workers)
+    for zone in ZONES:
+        history.emulator.set_capacity(zone, limit)
+    history.told.append(f"capacity for {limit} in each zone")
+
+
+def limit_capacity(history: History) -> None:
+    """Make capacity scarce before the first command of many histories with Flex-start VMs."""
+    if history.settings.of("gce")["flex_start"] and history.random.random() < 0.7:
+        make_scarce(history, history.workers)
+
+
+def free_capacity(history: Story, zone: str) -> None:
+    history.told.append(f"capacity in {zone}")
+    history.emulator.set_capacity(zone, 100)
+
+
+def expire(history: Story, zone: str) -> None:
+    history.told.append(f"the queue of {zone} expires")
+    history.emulator.clock.advance(7200)
+
+
+def kill(history: Story, zone: str) -> None:
+    history.told.append("killed while it waits for capacity")
+    raise Killed
+
+
+def interrupt(history: Story, zone: str) -> None:
+    history.told.append("interrupted while it waits for capacity")
+    raise KeyboardInterrupt
+
+
+def check_none_is_queued(history: History) -> None:
+    assert not [each for each in list(history.emulator.cloud.instances.values()) if each.status == "PENDING"]
+
+
+# --- instances in a reservation
+
+
+def reserve(history: History) -> None:
+    """Reserve instances of the history's machine, sometimes too few."""
+    given = history.settings.of("gce")
+    if not given["reservation"]:
+        return
+    count = history.workers + history.random.choice((-1, 0, 0, 1))
+    name, _, gpus = given["gpu"].partition(":")
+    accelerators = [{"accelerator_type": f"nvidia-tesla-{name}", "accelerator_count": int(gpus or 1)}] if name else []
+    Client(history.emulator.url).reserve(
+        "r1",
+        max(1, count),
+        machine_type="n1-standard-8" if gpus == "2" else "n1-standard-4",
+        guest_accelerators=accelerators,
+    )
+    history.told.append(f"reservation for {max(1, count)} in us-central1-a")
+
+
+def check_all_use_the_reservation(history: History) -> None:
+    reservation = history.settings.of("gce")["reservation"]
+    assert all(instance.blueprint.reservation == reservation for instance in history.running())
+
+
+# --- buckets that instances use, which are the user's: no command changes them
+
+
+_USED, _OTHER = "training-data", "backups"
+_OBJECTS = {_USED: {"data/words.txt"}, _OTHER: {"2024.tar"}}
+
+
+def create_buckets(history: History) -> None:
+    """Create the bucket of the fleet and another one, sometimes without roles for the instances."""
+    storage = history.emulator.cloud.storage
+    roles = history.random.choice(({}, {"objectUser": f"serviceAccount:{DEFAULT_ACCOUNT}"}))
+    history.objects = {bucket: set(names) for bucket, names in _OBJECTS.items()}
+    for bucket, names in history.objects.items():
+        storage.create(bucket, **roles)
+        for name in names:
+            storage.put(bucket, name, b"kept", {}, history.emulator.clock.stamp())
+    history.policies = policies(history)
+
+
+def write_result(history: History) -> None:
+    """Let a job write a result to the bucket of the fleet."""
+    if history.running() and history.settings.of("gce")["bucket"]:
+        name = f"run/{len(history.objects[_USED])}"
+        history.objects[_USED].add(name)
+        history.emulator.cloud.storage.put(_USED, name, b"kept", {}, history.emulator.clock.stamp())
+        history.told.append(f"a job wrote {name}")
+
+
+def policies(history: History) -> list[dict[str, list[str]]]:
+    """Return copies of who may use the project and each bucket."""
+    storage, governance = history.emulator.cloud.storage, history.emulator.cloud.governance
+    members = [governance.members, *(each.members for each in storage.buckets.values())]
+    return [{role: sorted(given) for role, given in each.items()} for each in members] + [dict(governance.roles)]
+
+
+def check_nothing_of_the_user_changes(history: History) -> None:
+    buckets = history.emulator.cloud.storage.buckets
+    assert {name: {*bucket.objects} for name, bucket in buckets.items()} == history.objects
+    assert all(each.content == b"kept" for bucket in buckets.values() for each in bucket.objects.values())
+    assert policies(history) == history.policies
+    accounts = history.emulator.cloud.governance.service_accounts
+    assert all(accounts.values())
+
+
+# --- hosts that start each other again with the code of the agent
+
+
+_ROLE = "projects/proj-1/roles/fleetRestart"
+_PERMISSIONS = ["compute.instances.get", "compute.instances.start"]
+
+
+class Host(revive.Cloud):
+    """The API as an instance without a guest calls it.
+
+    Args:
+        instance: The instance.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__("")
+        self._instance = instance
+
+    def _read(self, path: str, default: str | None = None) -> str:
+        body, items = self._instance.body, self._instance.metadata()
+        if path.startswith("instance/attributes/"):
+            key = path.rpartition("/")[2]
+            if key not in items and default is None:
+                raise OSError(f"{path} is not set")
+            return items.get(key, default or "")
+        token = account_metadata(body["serviceAccounts"][0])["default"]["token"]
+        return str(
+            {
+                "instance/name": body["name"],
+                "instance/zone": body["zone"],
+                "project/project-id": "proj-1",
+                "instance/service-accounts/default/token": token,
+            }[path]
+        )
+
+
+def grant_role(history: History) -> None:
+    """Grant the role with which hosts start each other to their account, in most histories."""
+    account = history.settings.of("gce")["service_account"]
+    if not account:
+        return
+    history.emulator.cloud.governance.service_accounts[account] = True
+    if history.random.random() < 0.95:
+        history.emulator.cloud.governance.roles[_ROLE] = _PERMISSIONS
+        history.emulator.cloud.governance.members[_ROLE] = {f"serviceAccount:{account}"}
+
+
+def revive_lost(history: History) -> None:
+    """Let each running host start those that have stopped, as it does while a job runs."""
+    for host in history.running():
+        for number, lost in enumerate(history.instances(history.fleet)):
+            if lost.status == "TERMINATED" and start(host, lost, number):
+                history.told.append(f"{host.blueprint.name} starts {lost.blueprint.name}")
+
+
+def start(host: Instance, lost: Instance, count: int) -> bool:
+    """Let a host start another one; return whether it called the API."""
+    try:
+        return Host(host).start(worker_of(host.body), worker_of(lost.body), count)
+    except (OSError, ValueError, LookupError):  # no scope, no role, no capacity, or a fault
+        return False
+
+
+def check_hosts_may_start_each_other(history: History) -> None:
+    expected = history.settings.of("gce")["unattended"]
+    assert all((revive.SERVER in each.metadata()) is expected for each in history.running())
+
+
+def check_no_host_starts_another(history: History) -> None:
+    if any(rule.kind == "404" and rule.struck for rule in history.rules):
+        return  # an instance that does not exist needs no change
+    instances = history.instances(history.fleet)
+    assert not [each.blueprint.name for each in instances if revive.SERVER in each.metadata()]
+    assert not any(start(host, lost, 0) for host in instances for lost in instances if host is not lost)
+
+
+# --- access from a computer that moves
+
+
+def move_caller(history: History) -> None:
+    address = history.random.choice(("198.51.100.7", "203.0.113.9"))
+    history.emulator.set_caller(address)
+    history.told.append(f"the caller is at {address}")
+
+
+def check_rule_admits_caller(history: History) -> None:
+    if any("firewalls" in rule.match and rule.struck for rule in history.rules):
+        return  # SSH may still work, so that the command only warns
+    cloud, given = history.emulator.cloud, history.settings.of("gce")
+    source = f"{cloud.caller}/32" if given.get("external", True) else IAP_RANGE
+    names = [name for name in cloud.firewalls if name.startswith(f"{history.fleet}-")]
+    rules = [cloud.firewalls[name] for name in names if cloud.firewalls[name].get("sourceRanges") == [source]]
+    projects = [HOST if "network" in given else cloud.project] if given["firewall"] else []
+    assert [project_of(rule["network"]) for rule in rules] == projects
+
+
+def check_no_key_is_left(history: History) -> None:
+    profile = history.emulator.cloud.profiles.get(EMAIL)
+    assert not [key for key in profile.keys.values() if f"made by fleet for {history.fleet}," in str(key)]
+
+
+# --- instances that were kept after a failure
+
+
+def check_no_instance_powers_off_before_its_lifetime_ends(history: History) -> None:
+    for instance in history.running():
+        items = instance.metadata()
+        assert items["fleet-stop-at"] == ("0" if history.deletes else items["fleet-end-at"])
+
+
+Act = Callable[["History"], None]
+COMMANDS: dict[str, tuple[Act, int]] = {
+    "up": (run_up, 3),
+    "down": (run_down, 1),
+    "gc": (run_gc, 1),
+    "extend": (run_extend, 2),
+    "repair": (run_repair, 2),
+    "down --keep-disks": (run_stop, 3),
+    "bake": (run_bake, 1),
+    "gc --images": (run_gc_of_images, 0),
+}
+"""The commands, each with its weight among the random ones."""
+STARTS: list[Act] = [grant_role, bake_first, limit_capacity, reserve, create_buckets]
+"""Changes of the cloud before the first command."""
+EVENTS: list[tuple[float, Act]] = [
+    (0.2, request_other_number),
+    (0.2, forget_stop),
+    (0.05, bake_elsewhere),
+    (0.2, fail_host),
+    (0.1, power_off),
+    (0.1, maintain),
+    (0.4, preempt),
+    (0.3, change_outage),
+    (0.2, fill_regions),
+    (0.2, change_quotas),
+    (0.3, write_result),
+    (0.6, revive_lost),
+    (0.2, move_caller),
+]
+"""Changes of the cloud after a command, each with its probability."""
+SUDDEN: list[Act] = [fail_host, power_off, preempt, change_outage, fill_regions, revive_lost]
+"""Events that happen between two calls of a command, too."""
+QUEUED: list[Callable[[Story, str], None]] = [free_capacity, expire, kill, interrupt]
+"""Events while instances wait for capacity in a zone; one happens whenever their number changes."""
+RETRIED: list[Act] = [free_zones, lambda history: kill(history, ""), lambda history: interrupt(history, "")]
+"""Events before ``fleet up --retry-until-up`` requests capacity again; one happens each time."""
+INVARIANTS: list[Act] = [check_no_disk_is_lost, check_nothing_of_the_user_changes]
+"""Checks after each command, whether it succeeds or not."""
+CHECKS: dict[str, list[Act]] = {
+    "up": [
+        check_all_run_in_one_zone,
+        check_rule_admits_caller,
+        promise_disks,
+        check_hosts_boot_from_images_that_exist,
+        check_images_are_kept,
+        check_no_instance_powers_off_before_its_lifetime_ends,
+        check_none_is_queued,
+        check_all_use_the_reservation,
+        check_disks_are_kept,
+        check_hosts_may_start_each_other,
+        check_price_and_continent,
+    ],
+    "down": [check_nothing_is_left, check_no_key_is_left, check_images_are_kept],
+    "gc": [check_images_are_kept],
+    "repair": [check_all_are_replaced, promise_disks],
+    "bake": [check_no_host_of_an_image_is_left, check_images_are_kept],
+    "down --keep-disks": [promise_disks, check_nothing_runs, check_no_host_starts_another],
+    "gc --images": [check_no_image_is_left],
+}
+"""Checks after each of these commands that reports success."""
