@@ -26,8 +26,7 @@ from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.customer import QUICK
 from tests.emulator import Emulator, guests
-from tests.emulator.client import Client
-from tests.emulator.gcloud import Gcloud
+from tests.emulator.client import Client, Gcloud
 from tests.program import Program, has_ended, wait_for
 from tests.wire.machines import Lab, lab
 

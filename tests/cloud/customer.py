@@ -68,15 +68,17 @@ class QuickServices(Services):
     Attributes:
         unprepared: Whether the preparation of each host fails.
         timing: Timeouts and intervals of the provider.
+        reads_prices: Whether the provider reads the price list of Google; otherwise it has its own prices.
     """
 
     unprepared: bool = False
     timing: Timing = QUICK
+    reads_prices: bool = False
 
     def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
         if not isinstance(options, GceOptions):
             return super().open_provider(options, keep=keep)
-        owner, prices = self.store.owner(keep=keep), self.store.root / "prices.json"
+        owner, prices = self.store.owner(keep=keep), self.store.root / "prices.json" if self.reads_prices else None
         return GceProvider(owner, caller(), self.store.journal, options, self.timing, self.clock, prices)
 
 
@@ -117,12 +119,17 @@ def patched(patch: pytest.MonkeyPatch, emulator: Emulator) -> None:
 class Customer:
     """A user with one fleet.
 
+    Attributes:
+        reads_prices: Whether the user's programs read the price list of Google.
+
     Args:
         emulator: Where the fleet is.
         root: State directory.
         timing: Timeouts and intervals of the provider.
         options: Options of each command in addition to those that every fleet on the emulator needs.
     """
+
+    reads_prices = False
 
     def __init__(self, emulator: Emulator, root: Path, timing: Timing = QUICK, **options: Any) -> None:
         self.emulator = emulator
@@ -142,6 +149,7 @@ class Customer:
             sleep=self.sleep,
             unprepared=unprepared,
             timing=self._timing,
+            reads_prices=self.reads_prices,
         )
 
     def settings(self, **changes: Any) -> Settings:

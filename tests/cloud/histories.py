@@ -20,8 +20,8 @@ from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
 from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
+from tests.emulator.client import Gcloud
 from tests.emulator.faults import Rule
-from tests.emulator.gcloud import Gcloud
 from tests.settings import settings
 
 if TYPE_CHECKING:

@@ -93,6 +93,8 @@ def unattended(emulator: Emulator) -> dict[str, Any]:
 class Spender(Customer):
     """A user whose fleet changes without commands, too."""
 
+    reads_prices = True
+
     def repair(self) -> None:
         """Replace lost hosts, as commands do that follow a job."""
         services = self.services()

@@ -18,7 +18,7 @@ from google.api_core import exceptions
 from tests.emulator import Emulator
 from tests.emulator.client import PROJECT, ZONE, Client, codes, limited, spot, t4
 from tests.emulator.discovery import discovery
-from tests.emulator.filters import FilterError, parse_filter
+from tests.emulator.listing import FilterError, parse_filter
 
 PAIR = ["worker-0", "worker-1"]
 STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"

@@ -164,11 +164,10 @@ def test_flex_start_is_refused_for_machine_types_that_are_not_sold_so(machine_ty
     assert (refused is None) == is_sold
 
 
-def test_a_machine_type_with_arm_processors_gets_an_image_for_them(user: Customer) -> None:
-    for machine_type in ("c4a-standard-4", "n9a-standard-4"):
-        cloud, _ = made(user, machine_type=machine_type)
-        assert cloud.image == ARM_IMAGE
-        user.emulator.reset()
+@pytest.mark.parametrize("machine_type", ["c4a-standard-4", "n9a-standard-4"])
+def test_a_machine_type_with_arm_processors_gets_an_image_for_them(user: Customer, machine_type: str) -> None:
+    cloud, _ = made(user, machine_type=machine_type)
+    assert cloud.image == ARM_IMAGE
 
 
 @pytest.mark.parametrize(
@@ -320,8 +319,8 @@ def test_local_ssds_are_paid_while_the_instance_runs() -> None:
     "given",
     [
         {"machine_type": "n2-standard-4", "placement": "compact", "zones": ("us-central1",)},
-        {"gpu": "h100", "gpus": 8, "zones": ("us-central1-a",)},
-        {"gpu": "l4", "gpus": 1, "placement": "compact", "flex_start": True, "zones": ("us-central1-a",)},
+        {"gpu": "h100:8", "zones": ("us-central1-a",)},
+        {"gpu": "l4", "placement": "compact", "flex_start": True, "zones": ("us-central1-a",)},
     ],
 )
 def test_the_policy_of_a_fleet_is_created_used_and_deleted_with_it(
@@ -343,9 +342,9 @@ def test_the_policy_of_a_fleet_is_created_used_and_deleted_with_it(
 @pytest.mark.parametrize(
     ("workers", "given"),
     [
-        (1, {"gpu": "h100", "gpus": 8}),
-        (2, {"gpu": "h100", "gpus": 8, "placement": "any"}),
-        (2, {"gpu": "t4", "gpus": 1}),
+        (1, {"gpu": "h100:8"}),
+        (2, {"gpu": "h100:8", "placement": "any"}),
+        (2, {"gpu": "t4"}),
     ],
 )
 def test_other_fleets_have_no_policy(emulator: Emulator, make: Make, workers: int, given: dict[str, Any]) -> None:

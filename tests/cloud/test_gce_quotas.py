@@ -12,7 +12,7 @@ import pytest
 
 from fleet.cli.app import run
 from tests.emulator import Emulator
-from tests.emulator.gcloud import Gcloud
+from tests.emulator.client import Gcloud
 
 UP = ("up", "--workers", "2", "--gpu", "t4", "--yes")
 OK, QUOTA, MISSING = 0, 11, 14

@@ -158,7 +158,7 @@ def test_the_metadata_server_describes_the_instance_and_its_preemption(boot: Boo
     began = time.monotonic()
     assert get(wait.format(0.3)).text == "FALSE"
     assert time.monotonic() - began >= 0.3
-    threading.Timer(0.2, guest.guest.warn_of_preemption).start()
+    threading.Timer(0.2, guest.guest.report, ("preempted", "TRUE")).start()
     assert get(wait.format(15)).text == "TRUE"
     guest.guest.update_metadata({"fleet-name": "other"}, {})
     assert get("attributes/fleet-name").text == "other"

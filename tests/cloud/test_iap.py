@@ -17,7 +17,7 @@ from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
-from tests.emulator.gcloud import Gcloud
+from tests.emulator.client import Gcloud
 from tests.emulator.services import TUNNELS as HOST
 from tests.emulator.services import USE_TUNNELS as USE
 from tests.next_steps import command_lines

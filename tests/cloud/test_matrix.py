@@ -9,7 +9,7 @@ import pytest
 from tests.cloud.access_modes import EMAIL, HOST, NETWORK, allow, write_credentials
 from tests.emulator import Emulator
 from tests.emulator.blueprint import project_of
-from tests.emulator.gcloud import Gcloud
+from tests.emulator.client import Gcloud
 from tests.emulator.guests import SHARED
 from tests.program import Program, lines_of
 

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from tests.emulator import buckets, bulk, instances, resources  # these modules register methods
+from tests.emulator import bulk, instances, resources  # these modules register methods
 from tests.emulator.cloud import METHODS, STARTING, Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
 from tests.emulator.errors import Refusal, Violation, bad_request, refusal
@@ -24,7 +24,7 @@ from tests.emulator.messages import Answer, Broken, Request, encode
 from tests.emulator.services import SERVICES, NoTunnel, open_tunnel
 from tests.emulator.storage import answer_content, serves_content
 
-__all__ = ["Api", "buckets", "bulk", "instances", "resources"]
+__all__ = ["Api", "bulk", "instances", "resources"]
 Json = dict[str, Any]
 _MOST_PARTS = 1000
 _REQUEST_LINE = re.compile(rb"(?P<verb>[A-Z]+) (?P<target>\S+)(?: HTTP/1\.[01])?\r?\n")

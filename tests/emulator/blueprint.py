@@ -114,7 +114,7 @@ class Blueprint:
         return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
 
     def stockout(self, zones_available: str = "") -> Failure:
-        """Return the failure for want of capacity, which names other zones."""
+        """Return the failure because of missing capacity, which names other zones."""
         return errors.stockout(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus, zones_available)
 
 

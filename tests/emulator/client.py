@@ -1,9 +1,13 @@
-"""Google's client, configured for an emulator, with the calls that the tests of the emulator use."""
+"""Google's client with the calls that the tests of the emulator use, and the stand-in for gcloud."""
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.emulator.catalog import REGIONS
@@ -163,3 +167,31 @@ def limited(seconds: int, action: str = "DELETE") -> dict[str, Any]:
 def codes(operation: Any) -> list[str]:
     """Return the error codes of an operation."""
     return [error.code for error in operation.error.errors]
+
+
+_PROGRAM = Path(__file__).with_name("images") / "gcloud.py"
+
+
+@dataclass(frozen=True)
+class Gcloud:
+    """The program in a directory.
+
+    Attributes:
+        directory: The directory, which is created.
+    """
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        program = self.directory / "gcloud"
+        program.write_text(f"#!{sys.executable} -IS\n{_PROGRAM.read_text()}")
+        program.chmod(0o755)
+
+    def log_in(self, account: str = "me@example.com") -> None:
+        """Let an account be logged in."""
+        (self.directory / "account").write_text(account)
+
+    def path(self) -> str:
+        """Return the value of PATH with which the program is found."""
+        return f"{self.directory}{os.pathsep}{os.environ['PATH']}"

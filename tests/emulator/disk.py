@@ -14,36 +14,21 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
-from tests.emulator.accounts import SUDOERS, Accounts
+from tests.emulator.accounts import Accounts
 from tests.emulator.catalog import ACCELERATORS, IMAGES, Image
 from tests.emulator.clock import Clock
 from tests.emulator.space import UP
 
-# Like the file of Debian and Ubuntu, it refuses logins while /run/nologin exists.
-_PAM_SSHD = """\
-auth required pam_permit.so
-account required pam_nologin.so
-account required pam_permit.so
-session required pam_permit.so
-session optional pam_exec.so quiet /usr/local/bin/emulator-session
-"""
-_NOLOGIN = (
-    "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. "
-    "For technical details, see pam_nologin(8).\n"
-)
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
 _AGENTS = Path("/var/lib/emulator/agents")
-_SYSTEM_PYTHON = Path("/usr/bin/python3")
-_LOGIN_SCRIPT = "/etc/profile.d/image.sh"
-_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
@@ -52,27 +37,8 @@ _OWN = (Path("/home"), Path("/root"), Path("/tmp"), Path("/run"), Path("/var/lib
 _IMAGED = ("passwd", "group", "shadow", "machine-id")
 """Files in /etc that an image keeps; changes of others are lost at power-off."""
 
-# Programs of this computer that a guest must not use: GPUs that are not its own, and the power of this computer.
-_HIDDEN = (
-    *("/usr/bin/nvidia-smi", "/bin/nvidia-smi"),
-    *("/usr/sbin/shutdown", "/sbin/shutdown", "/usr/bin/systemctl", "/bin/systemctl"),
-    *("/usr/bin/apt-get", "/usr/bin/dpkg", "/usr/bin/loginctl"),
-    *("/usr/bin/sudo", "/usr/sbin/reboot", "/sbin/reboot"),
-)
-_PROGRAMS = {
-    "emulator-session": "session.sh",
-    "google_metadata_script_runner": "google_metadata_script_runner.sh",
-    "reboot": "shutdown.sh",
-    "shutdown": "shutdown.sh",
-    "sudo": "sudo.sh",
-    "systemctl": "systemctl.sh",
-}
-"""Programs of all guests, and their files in `images`."""
 _ABSENT = "absent\n"
 """State of a driver that is not there yet."""
-_AS_ROOT = "emulator-root"
-"""Copy of bash with the set-user-ID bit, with which the stand-in for sudo becomes root."""
-
 _LOCAL_SSD_BYTES = 32 << 20
 _TURING = 7.5
 """The lowest compute capability that NVIDIA's open kernel modules support."""
@@ -192,11 +158,13 @@ class Disk:
                     file.truncate(_LOCAL_SSD_BYTES)
         self.set_clock()
         if nologin:
-            self._nologin.write_text(_NOLOGIN)
+            shutil.copy(_IMAGES / "nologin", self._nologin)
         if late_driver:
             self._driver.write_text(_ABSENT)
         (self._etc / "pam.d").mkdir(exist_ok=True)
-        (self._etc / "pam.d" / "sshd").write_text(_PAM_SSHD)
+        shutil.copy(_IMAGES / "pam_sshd", self._etc / "pam.d" / "sshd")
+        (self._etc / "image.sh").write_text(self._spec.image.login_script if self._spec.image else "")
+        (self._directory / "memory").mkdir(exist_ok=True)
         (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         machine_id = self._etc / "machine-id"
         if not machine_id.exists() or not machine_id.read_text().strip():  # as systemd does, also if it is empty
@@ -282,16 +250,16 @@ class Disk:
         directory = self._directory / "bin"
         if directory.exists():
             return
-        directory.mkdir()
+        shutil.copytree(_IMAGES / "bin", directory)
+        shutil.copy(directory / "shutdown", directory / "reboot")
         # Not a link: an environment created through a link looks for the standard library next to the link.
-        _write_program(directory / "python3", f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
-        _write_program(directory / "date", (_IMAGES / "date.sh").read_text())
-        for name in ("apt_get", "unattended_upgrade"):
+        (directory / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
+        for name in ("apt_get", "unattended_upgrade", *(["nvidia_smi"] if self._spec.driver and self._gpu else [])):
             source = (_IMAGES / f"{name}.py").read_text()
-            _write_program(directory / name.replace("_", "-"), f"#!{_BIN}/python3 -IS\n{source}")
-        for name, source in _PROGRAMS.items():
-            _write_program(directory / name, (_IMAGES / source).read_text())
-        if self._spec.gpus and self._spec.driver:
+            (directory / name.replace("_", "-")).write_text(f"#!{_BIN}/python3 -IS\n{source}")
+        for program in directory.iterdir():
+            program.chmod(0o755)
+        if self._gpu and self._spec.driver:
             name, memory, power, capability = self._gpu
             properties = {
                 "count": self._visible_gpus,
@@ -300,9 +268,6 @@ class Disk:
                 "power_w": power,
                 "compute_cap": capability,
             }
-            _write_program(
-                directory / "nvidia-smi", f"#!{_BIN}/python3 -IS\n" + (_IMAGES / "nvidia_smi.py").read_text()
-            )
             (directory / "nvidia-smi.json").write_text(json.dumps(properties))
 
     def write_boot_script(
@@ -322,46 +287,17 @@ class Disk:
         """
         program = sshd.find()
         assert program
+        variables = " ".join(f'"{name}={value}"' for name, value in self._environment(index, metadata).items())
         addresses = filter(None, (self._spec.address, external))
-        (self._etc / "ssh" / "sshd_config").write_text(
-            self._sshd_config(addresses, self._environment(index, metadata))
-        )
+        listens = "".join(f"ListenAddress {address}:{self._spec.ssh_port}\n" for address in addresses)
+        config = f"{listens}SetEnv {variables}\n{(_IMAGES / 'sshd_config').read_text()}"
+        (self._etc / "ssh" / "sshd_config").write_text(config)
         lines = [
             "set -eu",
             f"cd {shlex.quote(str(self._directory))}",
             f"echo {shlex.quote(self._spec.name)} > /proc/sys/kernel/hostname",
+            (_IMAGES / "boot.sh").read_text(),
         ]
-        (self._directory / "memory").mkdir(exist_ok=True)
-        lines += [
-            "mount -t tmpfs tmpfs memory",
-            "mkdir memory/upper memory/work",
-            "mount -t overlay overlay -o lowerdir=/etc,upperdir=memory/upper,workdir=memory/work /etc",
-            "mkdir -p /etc/apt/apt.conf.d /etc/profile.d /etc/systemd/system /etc/ssl/certs",
-            f"printf %s {shlex.quote(self._spec.image.login_script if self._spec.image else '')} > {_LOGIN_SCRIPT}",
-            "touch /etc/machine-id",
-            f"cat etc/authority.pem >> {_AUTHORITIES}",
-        ]
-        for name in (*_IMAGED, "hosts", "hostname"):
-            lines.append(f"mount --bind etc/{name} /etc/{name}")
-        lines += [
-            "mount --bind etc/ssh /etc/ssh",
-            "mount --bind etc/pam.d /etc/pam.d",
-            "mount --bind boot_id /proc/sys/kernel/random/boot_id",
-            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
-            "mkdir memory/bin",
-            f"install -g {SUDOERS[1]} -m 4750 /bin/bash memory/bin/{_AS_ROOT}",
-            f"mount -t overlay -o lowerdir=bin:memory/bin:{_BIN} overlay {_BIN}",
-        ]
-        lines += [
-            f"mount --bind /dev/null {path}"
-            for path in map(Path, _HIDDEN)
-            if path.exists() and not path.is_symlink() and not path.parent.is_symlink()
-        ]
-        if _SYSTEM_PYTHON.exists():
-            lines.append(f"mount --bind bin/python3 {_SYSTEM_PYTHON.resolve()}")
-        if self._local_ssds.exists():  # loop devices show them; images have no mdadm
-            name = self._local_ssds.name
-            lines += ["mkdir -p /dev/disk", f"mount --bind {name} /dev/disk", "mount -t tmpfs tmpfs /mnt"]
         lines += self._covers([*_needed(self._python), index, self._python.parents[1]])
         lines += ["cd /", "mount -o remount,ro,bind /", *self._boot_programs(metadata, startup, upgrade_s)]
         lines += [f"echo {shlex.quote(UP)}", f"exec {shlex.quote(program)} -D -e"]
@@ -412,32 +348,10 @@ class Disk:
             variables["EMULATED_GPUS"] = f"{_BIN}/nvidia-smi.json"
         return variables
 
-    def _sshd_config(self, addresses: Iterable[str], environment: Mapping[str, str]) -> str:
-        variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
-        listens = "\n".join(f"ListenAddress {address}:{self._spec.ssh_port}" for address in addresses)
-        return f"""\
-{listens}
-HostKey /etc/ssh/ssh_host_ed25519_key
-PermitRootLogin prohibit-password
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM yes
-PrintMotd no
-AcceptEnv LANG LC_*
-SetEnv {variables}
-PidFile none
-Subsystem sftp internal-sftp
-"""
-
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file or directory with its owners, times, and links."""
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
-
-
-def _write_program(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def _needed(python: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -47,8 +46,6 @@ class Rule:
         zone: Only in this zone or region; empty: anywhere.
         nth: Not before the nth matching call.
         times: So often; 0: for ever.
-        probability: Of each matching call.
-        seed: Of that.
         seconds: Of ``slow`` and ``slow-operation``.
         zones_available: Of ``stockout``.
         metric: Of the quota.
@@ -71,8 +68,6 @@ class Rule:
     zone: str = ""
     nth: int = 1
     times: int = 1
-    probability: float = 1.0
-    seed: int = 0
     seconds: float = 1.0
     zones_available: str = ""
     metric: str = "GPUS_ALL_REGIONS"
@@ -93,7 +88,6 @@ class Rule:
             raise ValueError(f"no fault is called {self.kind!r}; there are {', '.join(KINDS)}")
         self.seen = 0
         self.struck = 0
-        self._random = random.Random(self.seed)
 
     def concerns(self, method: str, in_batch: bool, place: str, makes_operation: bool) -> bool:
         """Return whether the rule applies to a call."""
@@ -107,8 +101,6 @@ class Rule:
         """Return whether it applies this time, given a call that it concerns."""
         self.seen += 1
         if self.seen < self.nth or (self.times and self.struck >= self.times):
-            return False
-        if self._random.random() >= self.probability:
             return False
         self.struck += 1
         return True

@@ -1,4 +1,4 @@
-"""What decides whether a call is allowed: billing, enabled APIs, organization policies, accounts, roles, tokens.
+"""Rules that decide whether a call is allowed: billing, enabled APIs, organization policies, accounts, roles, tokens.
 
 Access tokens of service accounts of instances state whose they are and what they are for.
 """

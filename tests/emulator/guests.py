@@ -36,6 +36,12 @@ HOST_KEY = ("hostkeys", "ssh-ed25519")
 AGENTS, PACKAGES, PYTHON = "agents", "packages", "python"
 SHARED = frozenset({AGENTS, PACKAGES, PYTHON})
 """Names in the directory of `SshGuests` that all guests share; they stay when a guest is removed."""
+_QUIET: dict[str, str | dict[str, str]] = {
+    "maintenance-event": "NONE",
+    "preempted": "FALSE",
+    "upcoming-maintenance": {},
+}
+"""Values of the metadata server unless something threatens the instance."""
 _AGENT, _SCRIPT_RUNNER, _SSHD_PID = ("google_guest_agent", 812), ("google_metadata_script_runner", 1187), 1173
 
 
@@ -92,14 +98,8 @@ class Guest(Protocol):
     def serial(self) -> str:
         """Return its console output so far."""
 
-    def warn_of_preemption(self) -> None:
-        """Let its metadata server report the preemption."""
-
-    def announce_maintenance(self, event: str) -> None:
-        """Let its metadata server report a maintenance event of its host; ``NONE``: there is none."""
-
-    def plan_maintenance(self, values: Mapping[str, str]) -> None:
-        """Let its metadata server report planned maintenance of its host; empty: there is none."""
+    def report(self, key: str, value: str | Mapping[str, str]) -> None:
+        """Let its metadata server report a preemption, or maintenance of its host."""
 
     def follow_clock(self) -> None:
         """Show its programs that the clock was advanced."""
@@ -174,13 +174,7 @@ class NoGuest:
     def serial(self) -> str:
         return self._console.text()
 
-    def warn_of_preemption(self) -> None:
-        """Do nothing: no process runs on it."""
-
-    def announce_maintenance(self, event: str) -> None:
-        """Do nothing: no process runs on it."""
-
-    def plan_maintenance(self, values: Mapping[str, str]) -> None:
+    def report(self, key: str, value: str | Mapping[str, str]) -> None:
         """Do nothing: no process runs on it."""
 
     def follow_clock(self) -> None:
@@ -273,10 +267,8 @@ class SshGuest:
                 "attributes": self._items,
                 "hostname": self._disk.domain_name,
                 "id": spec.id,
-                "maintenance-event": "NONE",
                 "name": spec.name,
-                "preempted": "FALSE",
-                "upcoming-maintenance": {},
+                **_QUIET,
                 "service-accounts": account_metadata(spec.service_accounts[0]) if spec.service_accounts else {},
                 "zone": f"projects/{spec.project}/zones/{spec.zone}",
             },
@@ -313,9 +305,8 @@ class SshGuest:
             self._has_accounts = not self._delays.account_s
             if self._has_accounts:
                 self._refresh_accounts()
-            self._metadata.set("preempted", "FALSE")
-            self._metadata.set("maintenance-event", "NONE")
-            self._metadata.set("upcoming-maintenance", {})
+            for name, value in _QUIET.items():
+                self._metadata.set(name, value)
             self._server = MetadataServer(self._metadata, self._spec.address)
             startup = self._items.get("startup-script", "")
             script = self._disk.write_boot_script(
@@ -390,14 +381,8 @@ class SshGuest:
     def serial(self) -> str:
         return self._console.text()
 
-    def warn_of_preemption(self) -> None:
-        self._metadata.set("preempted", "TRUE")
-
-    def announce_maintenance(self, event: str) -> None:
-        self._metadata.set("maintenance-event", event)
-
-    def plan_maintenance(self, values: Mapping[str, str]) -> None:
-        self._metadata.set("upcoming-maintenance", values)
+    def report(self, key: str, value: str | Mapping[str, str]) -> None:
+        self._metadata.set(key, value)
 
     def follow_clock(self) -> None:
         with self._lock:

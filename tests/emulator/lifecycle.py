@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tests.emulator import errors
@@ -197,7 +198,7 @@ def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
     """Warn it, and take it back after `grace_s`."""
     instance.body["status"] = "STOPPING"
     if instance.guest:
-        cloud.aside(instance.guest.warn_of_preemption)
+        cloud.aside(partial(instance.guest.report, "preempted", "TRUE"))
     action, starts = instance.blueprint.scheduling.get("instanceTerminationAction", "STOP"), instance.starts
     cloud.clock.call_in(grace_s, lambda: _end(cloud, instance, starts, PREEMPTED, action))
 
@@ -206,8 +207,7 @@ def maintain(cloud: Cloud, instance: Instance) -> None:
     """Maintain its host: it migrates, or is announced to stop, an hour before if it has GPUs, and stops."""
     action, starts = instance.blueprint.scheduling["onHostMaintenance"], instance.starts
     if instance.guest:
-        guest = instance.guest
-        cloud.aside(lambda: guest.announce_maintenance(f"{action}_ON_HOST_MAINTENANCE"))
+        cloud.aside(partial(instance.guest.report, "maintenance-event", f"{action}_ON_HOST_MAINTENANCE"))
     if action == "TERMINATE":
         notice_s = _NOTICE_S if instance.blueprint.gpus else 60.0
         cloud.clock.call_in(notice_s, lambda: _end(cloud, instance, starts, MAINTENANCE, "STOP"))
@@ -224,8 +224,8 @@ def plan_maintenance(cloud: Cloud, instance: Instance, begin: float, end: float)
     more = {"canReschedule": False, "maintenanceReasons": ["PLANNED_UPDATE"]}
     instance.body["resourceStatus"]["upcomingMaintenance"] = {**planned, **more}
     if instance.guest:
-        guest, values = instance.guest, {_snake(key): value for key, value in planned.items()}
-        cloud.aside(lambda: guest.plan_maintenance(values))
+        values = {_snake(key): value for key, value in planned.items()}
+        cloud.aside(partial(instance.guest.report, "upcoming-maintenance", values))
     starts = instance.starts
 
     def announce() -> None:

@@ -84,12 +84,12 @@ class Kind:
         """Return the resources of a place by name; those of other projects are hidden."""
         if not self.held:
             return dict(self.offered(cloud, call, place))
-        found = {}
+        result = {}
         for key, body in sorted(getattr(cloud, self.held).items()):
             where, name = key if isinstance(key, tuple) else ("", key)
             if where == place and project_of(body["selfLink"]) == call.path["project"]:
-                found[name] = self.shown(cloud, body)
-        return found
+                result[name] = self.shown(cloud, body)
+        return result
 
     def find(self, cloud: Cloud, call: Call) -> Json:
         """Return the resource that a path names; raise Refusal if it does not exist."""

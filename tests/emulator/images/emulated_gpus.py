@@ -2,7 +2,7 @@
 
 It plays the hardware and no more: devices that a script lists, or lets grow. There is no logical device behind them,
 so strategies find none, and all that is computed is computed by the CPU, by TensorFlow as it is. CUDA_VISIBLE_DEVICES
-hides them as it hides real ones. A .pth file installs it at the start of each interpreter, where that variable is set.
+hides them as it hides real ones. A .pth file installs it at the start of each interpreter if that variable is set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODULE = "tensorflow.python.framework.config"
 
 
 def visible(count: int, chosen: str | None) -> int:
-    """Return how many of `count` GPUs CUDA_VISIBLE_DEVICES shows: the first word that is none of them ends the list."""
+    """Return how many of `count` GPUs CUDA_VISIBLE_DEVICES shows: the first word that is not one ends the list."""
     words = map(str, range(count)) if chosen is None else chosen.split(",")
     return len(list(itertools.takewhile(lambda word: word.strip().isdigit() and int(word) < count, words)))
 
