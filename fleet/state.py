@@ -5,11 +5,10 @@
         fleets/NAME.lock          held while a command changes the fleet; names the holder
         fleets/NAME/fleet.json    what was requested, and how SSH reaches the hosts
         fleets/NAME/fleet.json.copy   the same, to restore it if it is damaged
-    fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
+        fleets/NAME/journal       every intent, one JSON line, on disk before the call that it announces
         fleets/NAME/id_ed25519    the fleet's own key, readable only by its owner
         fleets/NAME/known_hosts   the pinned host keys, as OpenSSH reads them
         fleets/NAME/ssh_config    the hosts NAME-worker-0, …, as OpenSSH reads them
-        fleets/NAME/agents/HOST-… where the agent of a host listens for the next command
         fleets/NAME/results/JOB   which results of a job are on this computer
         fleets/NAME/commands/JOB  the `fleet train` that started a job
         fleets/NAME/verdict       the first cause of the failure of the newest job

@@ -375,9 +375,7 @@ def result_locations(task: StoredTask, *, rented: bool = True) -> Iterable[Resul
 def load_note(job: StoredJobs) -> Note | None:
     """Return how to load the models of a job that ran with Keras 2: Keras 3, the default, cannot read them."""
     if job.local.legacy_keras and any(use.area is Area.MODEL for task in job.tasks for use in task.stored.areas):
-        return Note(
-            "the model was saved by Keras 2: load it with tf_keras, or with TF_USE_LEGACY_KERAS=1 in the environment"
-        )
+        return LOAD_NOTE
     return None
 
 

@@ -128,26 +128,24 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
 def _participate(
     request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]
 ) -> int:
-    """Run this process with the others; return the exit code, also if another process reports the error."""
+    """Run this process with the others, and report its failure to them.
+
+    Returns:
+        The exit code, also if another process reports the error.
+    """
     try:
         with _open_rendezvous(request, launch, script, environ) as rendezvous:
-            return _run_process(_Process(request, launch, script, rendezvous, sink, environ))
+            try:
+                return _Process(request, launch, script, rendezvous, sink, environ).run()
+            except (RendezvousError, FleetError) as error:
+                if not isinstance(error, AbandonedError):
+                    rendezvous.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
+                raise
+            except KeyboardInterrupt:
+                rendezvous.abandon("it was interrupted", CancelledError.exit_code)
+                raise
     except AbandonedError as error:
         return error.code
-
-
-def _run_process(process: _Process) -> int:
-    """Run this process and return its exit code; report a failure to the other processes."""
-    try:
-        return process.run()
-    except AbandonedError:
-        raise
-    except (RendezvousError, FleetError) as error:
-        process.rendezvous.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
-        raise
-    except KeyboardInterrupt:
-        process.rendezvous.abandon("it was interrupted", CancelledError.exit_code)
-        raise
 
 
 def _script(request: AgentRequest, launch: Launch) -> _Script:

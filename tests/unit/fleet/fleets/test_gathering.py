@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fleet.cli.fleets.exec import HELD_MAX, HELD_S, Gathering
+from fleet.cli.fleets.exec import HELD_MAX, Gathering
 from fleet.events import CommandOutput
 
 HOSTS = ("worker-0", "worker-1", "worker-2")
@@ -34,13 +34,4 @@ def test_much_output_is_passed_on_line_by_line() -> None:
     assert gathering.finish() == [
         CommandOutput(("worker-0",), "stdout", b"and"),
         CommandOutput(("worker-1",), "stdout", b"rest"),
-    ]
-
-
-def test_old_output_is_passed_on_without_more() -> None:
-    gathering = Gathering(HOSTS)
-    assert gathering.add("worker-0", "stdout", b"waiting\n", 1) == []
-    assert gathering.add("worker-1", "stdout", b"", 1 + HELD_S) == []
-    assert gathering.add("worker-1", "stdout", b"", 1.1 + HELD_S) == [
-        CommandOutput(("worker-0",), "stdout", b"waiting\n")
     ]

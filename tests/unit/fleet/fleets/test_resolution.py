@@ -13,7 +13,6 @@ from fleet.fleets.plan import GPU_PACKAGES, UpRequest, gpu_package_notes, resolv
 from fleet.settings import Settings
 from fleet.state import FleetRecord
 from fleet.steps import Again
-from provision.gce.catalog.machines import GPU_IMAGE
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec
 from provision.options import declarations
@@ -72,49 +71,6 @@ def test_packages_can_change_before_a_fleet_is_ready() -> None:
     assert asked(settings(packages=("jax",)), record=has).packages == ("jax",)
     spec = asked(settings(python="/p"), record=has)
     assert (spec.python, spec.packages) == ("/p", ())
-
-
-def test_a_gpu_fleet_in_full() -> None:
-    spec = asked(settings(gpu="t4:2", workers=4), settings(project="p", zones=("us-central1",), workers=3))
-    assert spec == FleetSpec(
-        "demo",
-        "gce",
-        4,
-        packages=GPU_PACKAGES,
-        options=GceOptions(
-            project="p",
-            zones=("us-central1",),
-            machine_type="n1-standard-8",
-            gpu="nvidia-tesla-t4",
-            gpus=2,
-            image=GPU_IMAGE,
-            disk_type="pd-balanced",
-            placement="any",
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (settings(gpu="abacus"), "abacus"),
-        (settings(gpu="t4:3"), "1, 2 or 4"),
-        (settings(gpu="a100", machine_type="n1-standard-4"), "a2-highgpu"),
-        (settings(gpu="t4", zones=("the moon",)), "the moon"),
-        (settings(gpu="t4", ssh_from=("me",)), "'me' is not a range"),
-        (settings(gpu="t4", python="/p", packages=("jax",)), "mutually exclusive"),
-        (settings(provider="local", image="i", disk_gb=5), "'local' does not support --image, --disk-size"),
-        (settings(limit="gpu"), "'local' does not support --limit"),
-        (settings(gpu="t4", service_account="a@b"), "--service-account requires --scopes or --bucket"),
-        (settings(gpu="t4", service_account="me", bucket="gs://training-data"), "'me' is not an e-mail address"),
-        (settings(gpu="t4", idle_timeout_s=60), "at least 5 minutes, not 1m"),
-        (settings(gpu="t4", max_duration_s=200 * 86400), "30 seconds to 120 days, not 4800h"),
-    ],
-)
-def test_invalid_settings_are_refused(given: Settings, words: str) -> None:
-    with pytest.raises(UsageError, match=words) as refusal:
-        asked(given)
-    assert refusal.value.hint or refusal.value.next_steps
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import NotFoundError, UsageError
-from fleet.jobs.selection import NamedJob, check_job_name, job_id, name_jobs, select_job
+from fleet.jobs.selection import NamedJob, job_id, name_jobs, select_job
 
 OLD, MIDDLE, NEW = "20261120-080000-aaaa", "20261121-090000-bbbb", "20261121-100000-cccc"
 JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
@@ -71,15 +71,6 @@ def test_a_job_of_a_minority_of_the_hosts_does_not_count_for_numbers() -> None:
     assert jobs == (NamedJob("99999999-999999-evil", "", False), NamedJob(OLD, "base"))
     assert select_job("-1", jobs, "demo") == OLD
     assert select_job("9", jobs, "demo") == "99999999-999999-evil"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"), [("My Run", "my-run"), ("-a", "a"), ("x" * 41, "x" * 40), ("a_b", "a-b"), ("é", "")]
-)
-def test_an_invalid_name_is_rejected_with_a_valid_one(name: str, meant: str) -> None:
-    with pytest.raises(UsageError, match="is not a name of a job") as caught:
-        check_job_name(name)
-    assert [step.change for step in caught.value.next_steps] == ([{"--name": meant}] if meant else [])  # type: ignore[union-attr]
 
 
 def test_ids_of_jobs_of_the_same_second_sort_by_time() -> None:

@@ -198,15 +198,6 @@ def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) 
     assert len(world.cloud.things) == 1
 
 
-def test_gc_looks_at_every_project_that_is_known_here(fleet: World) -> None:
-    fleet.clouds.clear()
-    gc.run(gc.GcRequest(defaults=settings(project="q")), fleet.services(), fleet.sink)
-    assert fleet.clouds == [GceOptions(project="p"), GceOptions(project="q")]
-    fleet.clouds.clear()
-    gc.run(gc.GcRequest(), fleet.services(), fleet.sink)
-    assert fleet.clouds == [GceOptions(project="p")]
-
-
 def test_gc_continues_without_credentials_if_no_project_is_known(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

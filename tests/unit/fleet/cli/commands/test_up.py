@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.cli.fleets import up
-from fleet.cli.fleets.up import next_trains, run
+from fleet.cli.fleets.up import run
 from fleet.errors import CancelledError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetResized, Note, Quoted
 from fleet.fleets.instances import KEEP_S
@@ -136,21 +136,6 @@ def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
     assert "fleet" not in next_lines(failure.value)
     assert world.cloud.instances == []
     assert not world.store.names()
-
-
-@pytest.mark.parametrize(
-    ("scripts", "commands"),
-    [
-        (["a.py", "task.py"], ["fleet train task.py"]),
-        (["util.py", "main.py"], ["fleet train main.py"]),
-        (["my script.py"], ["fleet train 'my script.py'"]),
-        (["b.py", "a.py"], ["fleet train a.py", "fleet train b.py"]),
-        (["c.py", "b.py", "a.py"], ["fleet train a.py", "fleet train b.py"]),
-        ([], ["fleet train --help"]),
-    ],
-)
-def test_the_next_commands_run_existing_scripts(scripts: list[str], commands: list[str]) -> None:
-    assert [step.text() for step in next_trains(scripts)] == commands
 
 
 @pytest.mark.parametrize(
