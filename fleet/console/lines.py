@@ -61,6 +61,7 @@ class LogLines:
         terminal: bool,
         raw: bool,
         align: bool = False,
+        window_s: float = WINDOW_S,
     ) -> None:
         """Write nothing before the first output.
 
@@ -72,6 +73,7 @@ class LogLines:
             terminal: The lines reach a terminal: a task's control sequences must not.
             raw: Pass output on byte for byte.
             align: All prefixes have the same width.
+            window_s: Time in which all tasks print the same line.
         """
         self.hidden = 0
         self._write = write
@@ -82,7 +84,8 @@ class LogLines:
         self._raw = raw
         self._align = align
         self._timer: threading.Timer | None = None
-        self._repeats = Repeats()
+        self._window_s = window_s
+        self._repeats = Repeats(window_s)
         self._at = 0.0  # the newest time of output
         self._attempt, self._tasks = 0, set[str]()  # that print the same lines in this attempt
         self._unfinished: dict[str, tuple[int, bytes]] = {}  # attempt and unfinished line of each task
@@ -160,7 +163,7 @@ class LogLines:
         due = self._repeats.add([], self._tasks, self._at)
         self._write_folded([*due, *self._repeats.add([(task, text) for text in texts], self._tasks, self._at)])
         if self._repeats.is_waiting and self._timer is None:
-            self._timer = threading.Timer(WINDOW_S, self._end_wait)
+            self._timer = threading.Timer(self._window_s, self._end_wait)
             self._timer.daemon = True
             self._timer.start()
 

@@ -18,6 +18,7 @@ from fleet.console.formatting import accepts_color, paint, read_size, wrap_text
 from fleet.console.frame import make_frame
 from fleet.console.lines import LogLines
 from fleet.console.messages import Reporter
+from fleet.console.prefix import WINDOW_S
 from fleet.console.reports import format_report
 from fleet.console.tables import make_console
 from fleet.console.view import View
@@ -45,7 +46,7 @@ _IN_TABLE = (
 class LiveSink:
     """Draw on a terminal in a separate thread, two frames a second.
 
-    emit only records an event, so that neither an event nor a KeyboardInterrupt in the emitting thread can
+    emit only records what changed, so that neither an event nor a KeyboardInterrupt in the emitting thread can
     interrupt the drawing. close leaves the last table on the screen and restores the cursor. If the terminal
     goes away, the next emit raises the OSError, once.
 
@@ -90,7 +91,14 @@ class LiveSink:
         self._view = View()
         self._reporter = Reporter()
         self._log = LogLines(
-            self._add_lines, self._lock, prefix=prefix, color=self._color, terminal=True, raw=startup, align=True
+            self._add_lines,
+            self._lock,
+            prefix=prefix,
+            color=self._color,
+            terminal=True,
+            raw=startup,
+            align=True,
+            window_s=WINDOW_S + _FRAME_S,  # output of another host may arrive with the next frame
         )
         self._lines: deque[str] = deque(maxlen=_LINES_MAX)  # that wait for the next frame
         self._count = 0  # of the lines that waited
@@ -153,6 +161,7 @@ class LiveSink:
         lines = data.decode("utf-8", "replace").split("\n")[:-1]
         self._lines.extend(lines)
         self._count += len(lines)
+        self._has_changed = True
 
     def _message(self, event: events.Event) -> str:
         width = self._read_size().columns

@@ -44,7 +44,9 @@ class Repeats:
     each task keep their order. Lines that fewer tasks print are passed on unchanged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        """Hold nothing yet; `window_s`: time in which all tasks print the same line."""
+        self._window_s = window_s
         self._entries: list[_Entry] = []
 
     @property
@@ -67,7 +69,7 @@ class Repeats:
         due = len(self._entries) - WAITING_MAX if len(tasks) > 1 else len(self._entries)
         count = 0
         for entry in self._entries:
-            if count >= due and now - entry.at < WINDOW_S and not _is_complete(entry, tasks):
+            if count >= due and now - entry.at < self._window_s and not _is_complete(entry, tasks):
                 break
             count += 1
         return self._take(count, tasks)

@@ -121,6 +121,14 @@ def test_a_progress_bar_of_a_task_is_in_its_row_and_not_in_the_log() -> None:
     assert "worker-0 | Downloading 45%" in screen.plain
 
 
+def test_a_line_that_waits_for_other_tasks_is_shown_without_a_further_event() -> None:
+    screen = LiveScreen()
+    for event in (started(2), *running(2), log(b"mine\n")):
+        screen.sink.emit(event)
+    screen.until("mine")
+    screen.sink.close()
+
+
 def test_lines_that_all_tasks_print_are_shown_once() -> None:
     screen = LiveScreen()
     both = [log(b"Epoch 1/2\n", name) for name in names(2)]
