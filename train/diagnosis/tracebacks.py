@@ -39,7 +39,7 @@ _COORDINATOR = tuple(
 
 
 @dataclass(frozen=True)
-class Frame:
+class TracebackFrame:
     """One call of a traceback."""
 
     file: str
@@ -69,7 +69,7 @@ class Raised:
 
     name: str
     message: str
-    frames: tuple[Frame, ...]
+    frames: tuple[TracebackFrame, ...]
     first: int
     at: int
     end: int
@@ -107,8 +107,8 @@ def frame_in(text: str) -> str:
     return str(_frame(match)) if match else ""
 
 
-def _frame(match: re.Match[str]) -> Frame:
-    return Frame(match.group(1), int(match.group(2)), match.group(3) or "")
+def _frame(match: re.Match[str]) -> TracebackFrame:
+    return TracebackFrame(match.group(1), int(match.group(2)), match.group(3) or "")
 
 
 def find_all(lines: list[str]) -> list[Raised]:
@@ -175,7 +175,7 @@ def _syntax_error_follows(lines: list[str], at: int) -> bool:
 
 def _block(lines: list[str], first: int, begin: int, column: int) -> tuple[Raised | None, int]:
     """Parse a traceback whose calls begin at line `begin` and whose header is at `column`."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     after_frame = False
     orphans = 0
     for at in range(begin, len(lines)):
@@ -219,7 +219,9 @@ def _type_in(text: str, *, strict: bool) -> str:
     return name
 
 
-def _raised(lines: list[str], name: str, frames: tuple[Frame, ...], first: int, at: int) -> tuple[Raised, int]:
+def _raised(
+    lines: list[str], name: str, frames: tuple[TracebackFrame, ...], first: int, at: int
+) -> tuple[Raised, int]:
     """Return the exception named on line `at`, with the further lines of its message."""
     end = at + 1
     while end < len(lines) and end - at < _MOST_MESSAGE_LINES and not _ends_message(lines[end]):
@@ -243,12 +245,12 @@ def _ends_message(line: str) -> bool:
 
 def _boxed(lines: list[str], first: int) -> tuple[Raised | None, int]:
     """Parse a traceback as rich draws it: in a box, with the exception below."""
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     for at in range(first + 1, len(lines)):
         text = lines[at].strip()
         call = _BOXED.match(text)
         if call:
-            frames.append(Frame(call.group(1), int(call.group(2)), call.group(3)))
+            frames.append(TracebackFrame(call.group(1), int(call.group(2)), call.group(3)))
         if TRACEBACK in text or "Traceback (most recent call last)" in text:
             return None, at
         if not text.startswith(("│", "|", "╰", "+-")) and text and not is_library_line(text):

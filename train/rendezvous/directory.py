@@ -20,8 +20,7 @@ from pathlib import Path
 from train.agent.files.disk import read_json, remove_file, write_atomic
 from train.agent.host.ports import host_address
 from train.errors import RendezvousError
-from train.rendezvous.address import LOOPBACK, address_of_node
-from train.rendezvous.contract import SLACK_S, Participants, UnansweredError
+from train.rendezvous.contract import LOOPBACK, SLACK_S, Participants, UnansweredError, address_of_node
 from train.rendezvous.tcp import TcpRendezvous, join_tcp
 
 _PAUSE_S = 0.2

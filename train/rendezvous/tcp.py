@@ -27,7 +27,6 @@ from train.rendezvous.contract import (
     Participants,
     UnansweredError,
     Value,
-    other_size,
 )
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
@@ -374,7 +373,11 @@ def _join(
     if not isinstance(size, int) or not isinstance(drawn, str) or not _HEXADECIMAL.fullmatch(drawn):
         raise _unexpected(place)
     if participants.size not in (0, size):
-        raise other_size(participants, size)
+        raise RendezvousError(
+            f"{participants.name(0)} expects {size} processes, and {participants.name(participants.rank)} "
+            f"{participants.size}",
+            hint="start all of them with the same options",
+        )
     whole = Participants(participants.rank, size, participants.nodes)
     return TcpRendezvous(whole, place, connections, _job_secret(credentials, drawn))
 

@@ -43,8 +43,7 @@ from train.agent.protocol.records import Policy, RestartPolicy
 from train.defaults import GRACE_S, LINK_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 from train.errors import KerasError, RendezvousError
 from train.lint.linter import job_tf_config
-from train.rendezvous.address import LOOPBACK, address_of_node
-from train.rendezvous.contract import AbandonedError, Participants, Value
+from train.rendezvous.contract import LOOPBACK, AbandonedError, Participants, Value, address_of_node
 from train.rendezvous.tcp import SECRET_VARIABLE, TcpRendezvous
 from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
 from train.script.source import check_script, imports
