@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError, translate
@@ -33,7 +32,6 @@ from train.agent.protocol.records import (
     Inspect,
     JobReport,
     JoinInfo,
-    Member,
     NeedContents,
     NeedPip,
     PipWheel,
@@ -57,7 +55,6 @@ from train.errors import TrainError
 R = TypeVar("R")
 
 ANSWER_S = 20.0
-_CLOCK_READINGS = 4  # of which the shortest round trip counts
 """Longest time without an answer of an agent that has no other work, in seconds."""
 
 PREPARE_S = 120.0
@@ -73,6 +70,7 @@ STOP_MARGIN_S = 20.0
 """Longest time to stop a job, in addition to the grace period, in seconds."""
 
 
+_CLOCK_READINGS = 4  # of which the shortest round trip counts
 _RELEASE_MARGIN_S = 60.0
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -427,7 +425,7 @@ class AgentClient:
         report = self._checked(record, JobReport)
         if not is_report(report, self.host.name):
             raise self.unexpected(record)
-        return report._replace(members=_share_members(tuple(report.members)))
+        return report
 
     # --- the host -------------------------------------------------------------------------------------------------
 
@@ -534,12 +532,6 @@ def refusal(host: Host, refused: Refused) -> FleetError:
 def _of_fleet(host: Host, steps: Sequence[NextStep]) -> Sequence[NextStep]:
     """Return the commands for a host, which work only if it is in a fleet."""
     return steps if host.address else ()
-
-
-@lru_cache(maxsize=64)
-def _share_members(members: tuple[Member, ...]) -> list[Member]:
-    """Return the same list for equal members: each host of a job reports all of them."""
-    return list(members)
 
 
 def is_report(report: JobReport, slot: str) -> bool:

@@ -13,8 +13,8 @@ from fleet.errors import UsageError, explain_interrupt
 from fleet.events import FilesPushed, PushedHost, PushProgress, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, opened, select_hosts
+from fleet.remote.bundles import push_files
 from fleet.remote.fanout import Outcome, raise_failures, values_of
-from fleet.remote.push import push_files
 from fleet.remote.quoting import one_line
 from fleet.remote.upload import Bundle, DataSource, printable, scan_files
 from fleet.steps import Again

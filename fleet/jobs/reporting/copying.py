@@ -12,9 +12,9 @@ from fleet.fleets.agents import call_each
 from fleet.jobs.reporting.collection import slot_agents
 from fleet.jobs.reporting.repetition import Repetition
 from fleet.jobs.results import StoredJobs
+from fleet.remote.bundles import contents_of, fetch_contents, get_bundle
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import raise_failures
-from fleet.remote.sources import contents_of, fetch_contents, get_bundle
 from fleet.reports.capsule import FORMAT, LARGEST, Manifest, write_capsule
 from fleet.reports.record import JobRecord, encode_record
 from fleet.state import TrainCommand

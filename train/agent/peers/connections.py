@@ -20,8 +20,6 @@ from train.agent.protocol.session import Credentials, LinkError, Message
 _RETRY_S = (0.05, 1.0)
 _BEAT: Message = {"beat": 1}
 _PROBE_PREFIX = "probe "
-_FEW = 8  # agents that receive their heartbeats at the same moment
-_MOST_PARTS = 8
 _BEAT_SLACK = 0.25  # of the time between two heartbeats
 
 
@@ -73,12 +71,8 @@ class PeerConnections:
         self._pause_s = _RETRY_S[0]
         self._probes: Dict[str, MessageStream] = {}
         self._beat_s = BEAT_FRACTION * link_timeout_s
-        # Heartbeats to many agents are spread over time, so that agents of one computer do not all wake at once.
-        count = max(1, min(_MOST_PARTS, len(others) // _FEW))
-        self._parts = [list(others)[number::count] for number in range(count)]
-        self._part = 0
         # So early that even what is noticed at the next beat is noticed in time.
-        self._patience = Patience(link_timeout_s - self._beat_s, self._beat_s / count)
+        self._patience = Patience(link_timeout_s - self._beat_s, self._beat_s)
         self._beaten_at = time.monotonic()
         self._send_heartbeats()
 
@@ -235,28 +229,22 @@ class PeerConnections:
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
     def _send_heartbeats(self) -> None:
-        """Send the heartbeats of one part of the agents, and report those of them that are lost."""
+        """Send heartbeats to the connected agents, and report those that are lost."""
         now = time.monotonic()
         self._patience.tick(now)
-        limit, slots = self._patience.limit(now), self._parts[self._part]
-        self._part = (self._part + 1) % len(self._parts)
+        limit = self._patience.limit(now)
         self._beaten_at = now
-        for slot in slots:
-            stream = self._incoming.get(slot)
-            if stream is None:
-                continue
+        for slot, stream in list(self._incoming.items()):
             if stream.received_at < limit:
                 stream.close()
                 self._incoming.pop(slot, None)
                 self._report_silent(slot)
             else:
                 stream.send(_BEAT)
-        if self._leader in slots:
-            self._beat_to_leader(limit)
+        self._beat_to_leader(limit)
         # An agent that has just received the heartbeat of its leader sends its own, without waking up for it later.
-        period_s = self._beat_s / len(self._parts)
-        slack_s = _BEAT_SLACK * period_s
-        self._loop.after("links", period_s - slack_s, self._send_heartbeats, slack_s=slack_s)
+        slack_s = _BEAT_SLACK * self._beat_s
+        self._loop.after("links", self._beat_s - slack_s, self._send_heartbeats, slack_s=slack_s)
 
     def _beat_to_leader(self, limit: float) -> None:
         outgoing = self._outgoing

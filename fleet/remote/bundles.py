@@ -1,0 +1,125 @@
+"""Store a bundle in a directory of a host, and request from a host what was uploaded for a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from fleet.errors import NotReadyError
+from fleet.remote.client import ANSWER_S, STEP_S, AgentClient
+from fleet.remote.fanout import no_answer, where
+from fleet.remote.upload import Bundle
+from train.agent.files.contents import Receiver, check_entries, unpack_block
+from train.agent.protocol.errors import RefusedError
+from train.agent.protocol.records import (
+    Beat,
+    BundleInfo,
+    Chunk,
+    Entry,
+    EntryKind,
+    FetchContents,
+    FilesStored,
+    GetBundle,
+    NeedContents,
+    PushFiles,
+    Record,
+)
+
+R = TypeVar("R")
+
+_SILENCE_S = 60.0  # longest time without data from an agent that reads its disk; it sends Beat every few seconds
+_PATIENCE_S = 3600.0  # longest time that a host may only send Beat
+_LONGEST_PATH = 4096  # characters
+
+
+def push_files(
+    agent: AgentClient, directory: str, bundle: Bundle, on_progress: Callable[[int, int, int], None]
+) -> FilesStored:
+    """Store the files of a bundle on a host; send only contents that its directory does not have.
+
+    Args:
+        agent: Agent of the host.
+        directory: Directory on the host, relative to the login directory, or absolute.
+        bundle: The files.
+        on_progress: As in `AgentClient.prepare`.
+
+    Raises:
+        RefusedError: the host cannot store them.
+        NotReadyError: the host sends an unexpected answer.
+        UnreachableError: the host does not answer, or the connection broke.
+        UsageError: a file has changed since the bundle was scanned.
+    """
+    doing = "comparing the files"
+    agent.transport.send(PushFiles(directory, bundle.entries, agent.host.private_address), doing=doing)
+    need = _answer(agent, NeedContents, doing)
+    following = agent.provide(need, bundle, agent.host.private_address, on_progress, "the files")
+    stored = _answer(agent, FilesStored, "storing the files", following)
+    if len(stored.directory) > _LONGEST_PATH or not 0 <= stored.written <= len(bundle.entries):
+        raise agent.unexpected(stored)
+    return stored
+
+
+def _answer(agent: AgentClient, kind: type[R], doing: str, first: Record | None = None) -> R:
+    """Return the next record that is not Beat; `first` was received already."""
+    began = time.monotonic()
+    while True:
+        record = first or agent.transport.receive(_SILENCE_S, doing, long=kind is NeedContents)[0]
+        first = None
+        if isinstance(record, kind):
+            return record
+        if not isinstance(record, Beat):
+            raise agent.unexpected(record)
+        if time.monotonic() - began > _PATIENCE_S:
+            raise no_answer(agent.host, _PATIENCE_S, doing)
+
+
+def get_bundle(agent: AgentClient, job: str) -> BundleInfo:
+    """Return what was uploaded to the slot of an agent.
+
+    Raises:
+        NotReadyError: the host does not know it, or its answer is invalid.
+        UnreachableError: the host does not answer, or the connection broke.
+    """
+    doing = "listing the files of the job"
+    agent.transport.send(GetBundle(job, agent.host.name), doing=doing)
+    record, _ = agent.transport.receive(STEP_S, doing, long=True)
+    if not isinstance(record, BundleInfo):
+        raise agent.unexpected(record)
+    try:
+        check_entries(record.entries)
+    except RefusedError as error:
+        raise NotReadyError(f"{where(agent.host)} sent an invalid list of files", cause=str(error)) from None
+    return record
+
+
+def contents_of(entries: Sequence[Entry]) -> dict[str, int]:
+    """Return the size of each content of a bundle, by hash."""
+    return {entry.sha256: entry.size for entry in entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)}
+
+
+def fetch_contents(agent: AgentClient, entries: Sequence[Entry], directory: Path) -> None:
+    """Copy the contents of a bundle into files named by their hashes, and verify them.
+
+    Raises:
+        NotReadyError: the host does not have them, or sends others.
+        UnreachableError: the host does not answer, or the connection broke.
+    """
+    doing = "reading the files of the job"
+    sizes = contents_of(entries)
+    agent.transport.send(FetchContents(list(sizes)), doing=doing)
+    receiver = Receiver(str(directory), list(sizes.items()), lambda digest: str(directory / digest))
+    try:
+        while True:
+            record, data = agent.transport.receive(ANSWER_S, doing)
+            if not isinstance(record, Chunk):
+                raise agent.unexpected(record)
+            if not record.payload:
+                break
+            receiver.feed(unpack_block(data, record.size))
+        receiver.finish()
+    except RefusedError:
+        raise NotReadyError(f"{where(agent.host)} sent other contents than those of the job") from None
+    finally:
+        receiver.close()
