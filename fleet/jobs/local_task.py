@@ -14,7 +14,7 @@ from typing import Any
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
-from fleet.jobs.following.losses import LossWatch
+from fleet.jobs.following.watches import LossWatch
 from fleet.jobs.policy import replication
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient

@@ -28,7 +28,8 @@ from fleet.cli.runtime import session
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, translate, translate_errors
 from fleet.events import JobStarted, Level, Note, Sink
 from fleet.jobs.evidence import Evidence
-from fleet.jobs.following.follow import Ended, outcome_or_raise
+from fleet.jobs.following.follow import Ended
+from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.local_task import Copies, Directories, LocalTask, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
 from fleet.jobs.selection import job_id

@@ -17,8 +17,9 @@ from fleet.events import JobStarted, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import description, fleet_opened, latest_attempt, newest_reports, open_some
 from fleet.fleets.repair import ExistingFleet, missing_slots, repair_fleet, repairing
-from fleet.jobs.following.follow import Ended, Followed, follow, outcome_or_raise
+from fleet.jobs.following.follow import Ended, Followed, follow
 from fleet.jobs.following.log_view import Selection
+from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import pull_ended
 from fleet.jobs.queue import queued, queued_event
 from fleet.jobs.results import report_results, result_of

@@ -27,7 +27,8 @@ from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs import policy as policies
 from fleet.jobs import program as programs
-from fleet.jobs.following.follow import Ended, Followed, detached, follow, outcome_or_raise, until_running
+from fleet.jobs.following.follow import Ended, Followed, detached, follow, until_running
+from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import pull_requested, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.reporting.repetition import repetition_notes

@@ -6,7 +6,8 @@ import pytest
 
 from fleet.console.messages import format_error
 from fleet.errors import JobFailedError, NotReadyError
-from fleet.jobs.following.follow import Ended, outcome_or_raise
+from fleet.jobs.following.follow import Ended
+from fleet.jobs.following.outcome import outcome_or_raise
 from train.agent.protocol.records import Exit, JobResult, Outcome, Reason
 from train.diagnosis.cause import diagnose
 from train.diagnosis.verdict import TaskEvidence, Verdict
