@@ -54,18 +54,7 @@ _REMOVED_VARIABLES = (
 _NO_VENV = re.compile(r"No module named '?venv")
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
 _HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
-_GIB = 1 << 30
-# Disk space of large packages: installed, plus their downloads. All others fit into the rest.
-_LARGE_BYTES = {
-    "tensorflow[and-cuda]": 10 * _GIB,
-    "tensorflow": 3 * _GIB,
-    "tensorflow-cpu": 2 * _GIB,
-    "tf-nightly": 3 * _GIB,
-    "torch": 9 * _GIB,
-}
-_SMALL_BYTES = _GIB // 8
-
-
+_LEAST_BYTES = 1 << 30  # free disk space with which an installation begins
 _BASE_FILE = "below.pth"
 
 
@@ -109,15 +98,6 @@ def environment_name(spec: EnvironmentSpec, base: Base) -> str:
     if base.base_directories:
         parts += ["on top of", *base.base_directories]
     return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def estimate_size(requirements: str) -> int:
-    """Return the estimated disk space of an environment; an unknown package counts as small."""
-    total = _SMALL_BYTES
-    for line in significant_lines(requirements):
-        name, extras = split_requirement(line)
-        total += _LARGE_BYTES.get(name + extras, _LARGE_BYTES.get(name, 0))
-    return total
 
 
 def split_requirement(line: str) -> Tuple[str, str]:
@@ -196,7 +176,7 @@ class Venvs:
             if mark_used(paths):
                 return False
             self._prune(base)
-            self._check_disk(spec, base)
+            self._check_disk(base)
             try:
                 self._create(paths, spec, base)
             except BaseException:
@@ -241,15 +221,15 @@ class Venvs:
         disk.remove_file(paths.ready)
         disk.remove_tree(paths.directory)
 
-    def _check_disk(self, spec: EnvironmentSpec, base: Base) -> None:
+    def _check_disk(self, base: Base) -> None:
         free, total = disk.free_space(self._host.venvs)
-        # On top of another the large ones are there already, most likely.
-        needed = estimate_size("" if base.base_directories else spec.requirements) + disk.DISK_RESERVE
+        # An overlay has the large packages already, most likely.
+        needed = disk.DISK_RESERVE + (0 if base.base_directories else _LEAST_BYTES)
         if free < needed:
             raise RefusedError(
                 Refusal.DISK,
                 f"no space left on this host: {self._host.venvs} has {disk.readable_size(free)} free of "
-                f"{disk.readable_size(total)}, and the packages need about {disk.readable_size(needed)}",
+                f"{disk.readable_size(total)}, and the packages need more than {disk.readable_size(needed)}",
                 "free space on the host, or make its disk larger",
             )
 
