@@ -534,7 +534,7 @@ def _table(keys: Sequence[Value | None], values: Sequence[Value]) -> Items:
 def join(values: Iterable[Value], marks: Mark = Mark.NONE) -> Value:
     """Return one of several values, whose choice depends on `marks`: unknown if they differ.
 
-    A strategy for several workers is taken: the script is checked for these.
+    A strategy for several workers is taken: the script is checked for these. Of several models, it is one model.
     """
     distinct = {(type(item.value), repr(item.value)) if isinstance(item, Const) else item: item for item in values}
     result = [*distinct.values()]
@@ -542,8 +542,13 @@ def join(values: Iterable[Value], marks: Mark = Mark.NONE) -> Value:
         return result[0]
     multi = [item for item in result if item.call is not None and item.call.method in MULTI_WORKER]
     every = marks | union(result)
+    if multi:
+        return multi[0]
+    if result and all(kind_of(item) == MODEL for item in result) and result[0].call is not None:
+        made = replace(result[0].call, scopes=(), has_known_scope=False, starred=True)
+        return Value(result[0].name, every | Mark.UNKNOWN, call=made)
     meanings = {item.meaning for item in result if item.meaning}
-    return multi[0] if multi else Value("?", every | Mark.UNKNOWN, meaning=min(meanings, default=""))
+    return Value("?", every | Mark.UNKNOWN, meaning=min(meanings, default=""))
 
 
 def element(value: Value) -> Value:
