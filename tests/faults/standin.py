@@ -48,7 +48,7 @@ def save(step):
             file.write("%d " % step)
             file.flush()
             say("saving", step)
-            time.sleep(0.25)
+            time.sleep(1.5)  # in which the fault comes, however slow the computer is
             file.write("whole")
     else:
         with open(path + ".tmp", "w") as file:
