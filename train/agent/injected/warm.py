@@ -59,9 +59,9 @@ def read_times() -> "dict[str, float]":
     return {path: os.stat(path).st_mtime for path in sys.path if os.path.isdir(path)}
 
 
-def serve(listener: socket.socket) -> "socket.socket | None":
-    """Fork a guard for each connection; return it in the guard, and None after the last one."""
-    path, times, used = listener.getsockname(), read_times(), time.monotonic()
+def serve(listener: socket.socket, times: "dict[str, float]") -> "socket.socket | None":
+    """Fork a guard for each connection until packages change; return it in the guard, and None after the last one."""
+    path, used = listener.getsockname(), time.monotonic()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards need not be waited for
     listener.settimeout(_CHECK_S)
     while time.monotonic() - used < _IDLE_S and os.path.exists(path) and read_times() == times:
@@ -72,9 +72,7 @@ def serve(listener: socket.socket) -> "socket.socket | None":
         if os.fork() == 0:
             listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            if read_times() == times:
-                return connection
-            answer_cold(connection, "the installed packages have changed")
+            return connection
         connection.close()
         used = time.monotonic()
     return None
@@ -176,9 +174,12 @@ if __name__ == "__main__":
         sys.exit()
     names = {name.partition(".")[0] for name in sys.modules}
     socket_of_tasks.listen(16)
-    supervisor = serve(socket_of_tasks)
+    times = read_times()
+    supervisor = serve(socket_of_tasks, times)
     if supervisor is not None:
         request, pipes = receive(supervisor)
+        if read_times() != times:
+            answer_cold(supervisor, "the installed packages have changed")
         shadows = names.intersection(name.partition(".")[0] for name in os.listdir(request["path"]))
         if shadows:
             answer_cold(supervisor, "the script's directory has a module %s" % min(shadows))
