@@ -13,16 +13,15 @@ from typing import Any
 from google.cloud import compute_v1
 
 from provision.budget import CREATE, CREATED, START
-from provision.gce.api import batch
-from provision.gce.api.client import Api
-from provision.gce.api.messages import ApiError, from_json, from_operation, is_done, to_json
-from provision.gce.api.price_list import PriceList
+from provision.gce.api.client import Api, ApiError, Call, from_json, from_operation, is_done, to_json
+from provision.gce.api.prices import PriceList, Prices, table
 from provision.gce.api.resources import created_count, in_order, instance, our_name, place_of, zone_of
-from provision.gce.catalog.prices import Prices, table
+from provision.gce.catalog.machines import resolved
+from provision.gce.catalog.names import Fleet
 from provision.gce.diagnosis import SILENT_ZONE, Diagnosis, Failure, diagnose
 from provision.gce.options import GceOptions
 from provision.ledger import entry, is_new
-from provision.model import Instance
+from provision.model import FleetSpec, Instance
 from provision.provider import Journal, Progress
 
 _OPERATIONS_KEPT_S = 7 * 24 * 3600
@@ -42,6 +41,18 @@ class Request:
 
     id: str
     created: int | None = None
+
+
+def require_success(errors: Collection[ApiError]) -> None:
+    """Raise ApiError for the errors of many calls; one whose effect is unknown comes before all others.
+
+    A call without an answer may still arrive, unlike one that was answered with a transient failure.
+    """
+    doubtful = [error for error in errors if error.status in IN_DOUBT]
+    if doubtful:
+        raise min(doubtful, key=lambda error: error.status)
+    if errors:
+        raise ApiError([failure for error in errors for failure in error.failures])
 
 
 def separate_id(request_id: str, name: str) -> str:
@@ -101,6 +112,10 @@ class Account:
     given_up: dict[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
 
+    def fleet(self, spec: FleetSpec) -> Fleet:
+        """Return a fleet of this owner; the options of its instances are completed."""
+        return Fleet(spec, resolved(GceOptions.of(spec.options)), self.owner, self.user)
+
     def cloud_time(self) -> float:
         """Return the time by Google's clock, for what Google's computers and the instances read."""
         return self.clock() + self.api.ahead_s
@@ -122,6 +137,13 @@ class Account:
         self.silent = listing.silent
         self.require(listing.silent & self.tried(fleet) if fleet else listing.silent)
         return [resource for resource in listing if resource.labels.get("fleet-owner") == self.owner]
+
+    def existing(self, targets: Iterable[compute_v1.Instance | Instance]) -> list[compute_v1.Instance]:
+        """Return those of some instances of fleets that exist, as the API lists them now."""
+        wanted = list(targets)
+        ids = {str(each.id) for each in wanted}
+        fleets = {each.fleet if isinstance(each, Instance) else each.labels["fleet"] for each in wanted}
+        return [each for fleet in sorted(fleets) for each in self.resources(fleet) if str(each.id) in ids]
 
     def tried(self, fleet: str) -> frozenset[str]:
         """Return the zones in which instances of a fleet were requested, and the regions of its policies."""
@@ -158,7 +180,8 @@ class Account:
         """Yield a request with an ID to create resources or start instances; the ID is on disk before the call.
 
         If it remains unknown whether the call arrived or has ended, `settle` determines it later. If `details` has
-        ``separate``, each of its ``names`` has a call with an ID from `separate_id`.
+        ``separate``, each of its ``names`` has a call with an ID from `separate_id`,
+        of which some may arrive without the others.
 
         Args:
             fleet: Name of the fleet.
@@ -205,7 +228,8 @@ class Account:
             ended = self._ended(intent, activity, arrived=arrived)
             if ended is None:
                 continue  # its instances are listed, and wait for capacity
-            if not ended and self._may_arrive(intent):
+            count = len(intent["names"]) if intent.get("separate") else 1
+            if len(ended) < count and self._may_arrive(intent):
                 is_complete = False
                 continue
             is_recent = self.clock() - float(intent.get("at", 0.0)) < _OPERATIONS_KEPT_S
@@ -304,41 +328,53 @@ class Account:
         self.api.until(are_done, activity)
         return [failure for operation in done.values() for failure in from_operation(operation)]
 
-    def call(self, resource: compute_v1.Instance, method: str, message: Any = None, **query: str) -> batch.Call:
+    def call(self, resource: compute_v1.Instance, method: str, message: Any = None, **query: str) -> Call:
         """Return the call of a method of an instance, for `change`; `query` has its parameters."""
         words = ("zones", zone_of(resource), "instances", resource.name, method)
-        return batch.Call(
-            "POST",
-            self.api.path(*words, **{"requestId": str(uuid.uuid4()), **query}),
-            to_json(message) if message else None,
-        )
+        path = self.api.path(*words, **{"requestId": str(uuid.uuid4()), **query})
+        return Call("POST", path, to_json(message) if message else None)
 
-    def guest_attributes(self, resources: Sequence[compute_v1.Instance], namespace: str) -> list[batch.Answer]:
-        """Return the answers with the guest attributes of instances, all in one request."""
-        paths = [("zones", zone_of(each), "instances", each.name, "getGuestAttributes") for each in resources]
-        return self.api.batch(
-            [batch.Call("GET", self.api.path(*words, queryPath=f"{namespace}/")) for words in paths]
-        )
+    def read(
+        self, resources: Sequence[compute_v1.Instance], method: str, **query: str
+    ) -> list[Mapping[str, Any] | ApiError]:
+        """Return the answers to a reading method of instances, or its errors; `query` has its parameters."""
+        paths = [("zones", zone_of(each), "instances", each.name, method) for each in resources]
+        return [*self.api.each([Call("GET", self.api.path(*words, **query)) for words in paths])]
 
-    def consoles(self, resources: Sequence[compute_v1.Instance]) -> list[batch.Answer]:
-        """Return the answers with the output of the serial consoles of instances, all in one request."""
-        paths = [("zones", zone_of(each), "instances", each.name, "serialPort") for each in resources]
-        return self.api.batch([batch.Call("GET", self.api.path(*words, port="1")) for words in paths])
+    def guest_attributes(
+        self, resources: Sequence[compute_v1.Instance], namespace: str
+    ) -> list[compute_v1.GuestAttributes | ApiError]:
+        """Return the guest attributes of instances, or the errors of the calls."""
+        answers = self.read(resources, "getGuestAttributes", queryPath=f"{namespace}/")
+        return [
+            each if isinstance(each, ApiError) else from_json(compute_v1.GuestAttributes, each) for each in answers
+        ]
 
-    def change(self, calls: Sequence[batch.Call], activity: str) -> None:
-        """Make many calls in one request, and wait for their operations; the status 404 counts as success.
+    def change(self, calls: Sequence[Call], activity: str, *, at_once: bool = True) -> None:
+        """Make many calls, and wait for their operations; the status 404 counts as success.
+
+        Args:
+            calls: The calls.
+            activity: Their name in the message of the error.
+            at_once: As in `Api.each`.
 
         Raises:
             ApiError: a call failed; raised after all operations have ended.
         """
         if not calls:
             return
-        answers = self.api.batch(calls)
-        refused = [failure for answer in answers if answer.status != 404 for failure in answer.failures]
-        begun = [from_json(compute_v1.Operation, answer.body) for answer in answers if answer.status < 400]
-        refused += self.await_operations(begun, activity)
-        if refused:
-            raise ApiError(refused)
+        errors, begun = self.begun(self.api.each(calls, at_once=at_once))
+        failures = self.await_operations(begun, activity)
+        require_success([error for error in errors if error.status != 404])
+        if failures:
+            raise ApiError(failures)
+
+    @staticmethod
+    def begun(answers: Iterable[Mapping[str, Any] | ApiError]) -> tuple[list[ApiError], list[compute_v1.Operation]]:
+        """Return the errors among the answers to many calls, and the operations that the others began."""
+        errors = [each for each in answers if isinstance(each, ApiError)]
+        others = [each for each in answers if not isinstance(each, ApiError)]
+        return errors, [from_json(compute_v1.Operation, each) for each in others]
 
     def diagnosis(self, failures: Sequence[Failure], doing: str, location: str = "") -> Diagnosis:
         """Return the diagnosis of the failures of one call."""

@@ -10,20 +10,19 @@ from typing import Any
 
 from google.cloud import compute_v1
 
-from provision.gce.access import os_login
+from provision.gce.access import accounts
 from provision.gce.account import Account
+from provision.gce.api.client import ApiError
 from provision.gce.api.iam import permitted
-from provision.gce.api.messages import ApiError
-from provision.gce.api.requests import IMAGE, SEAL
-from provision.gce.api.resources import our_name
+from provision.gce.api.resources import IMAGE, SEAL, our_name
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, has_gpus, resolved
-from provision.gce.catalog.names import image_labels, mark
-from provision.gce.catalog.roles import grant_role
+from provision.gce.catalog.names import Fleet, image_labels, mark
 from provision.gce.delete import delete_things, of_image
+from provision.gce.diagnosis import grant_role
 from provision.gce.images import FORMAT, PENDING, READY, content, image_name, is_prepared, listed, to_image
 from provision.gce.options import GceOptions
 from provision.gce.power import confirmed, set_items, stop
-from provision.model import Baking, FleetSpec, Image
+from provision.model import Baking, Image
 from provision.provider import ErrorKind, Progress, ProviderError
 
 PERMISSIONS = (
@@ -47,8 +46,8 @@ _CONFLICT = 409
 _USABLE = (READY, PENDING)
 
 
-def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
-    """Return the image from which hosts of `spec` would boot, and the host of which it is made.
+def plan(account: Account, fleet: Fleet) -> Baking:
+    """Return the image from which hosts of a fleet would boot, and the host of which it is made.
 
     The host has no GPUs: their driver is on the base image, and packages are installed without them.
 
@@ -56,16 +55,17 @@ def plan(account: Account, spec: FleetSpec, cloud: GceOptions) -> Baking:
         ApiError: a call failed; for example, the base image does not exist.
         ProviderError: there is nothing to install, or a permission is missing.
     """
-    if not is_prepared(spec):
+    cloud = fleet.cloud
+    if not is_prepared(fleet):
         message = "there is nothing to install: without packages and --setup, hosts boot from the base image"
         raise ProviderError(ErrorKind.USAGE, message, next_steps=[("fleet", "bake", "--help")])
     api = account.api
     project, base, baked = api.together(api.get_project, lambda: api.image(cloud.image), lambda: listed(api))
-    name = image_name(content(spec, cloud, os_login.login_of(account, cloud, project)), base)
+    name = image_name(content(fleet, accounts.login_of(account, cloud, project)), base)
     existing = next((image for image in baked if image.name == name), None)
     if existing is not None and existing.status == PENDING:
         existing = _await_end(account, name)
-    host = replace(spec, workers=1, options=_host(cloud))
+    host = replace(fleet.spec, workers=1, options=_host(cloud))
     if existing is not None and existing.status == READY:
         return Baking(host, name, to_image(existing, account.prices))
     _check_permissions(account)
@@ -94,13 +94,12 @@ def _check_permissions(account: Account) -> None:
         raise ProviderError(ErrorKind.CREDENTIALS, message, next_steps=[grant])
 
 
-def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progress: Progress) -> Image:
-    """Remove from the only host of `spec` what belongs to it alone, stop it, and create an image of its disk.
+def bake(account: Account, fleet: Fleet, name: str, progress: Progress) -> Image:
+    """Remove from the only host of a fleet what belongs to it alone, stop it, and create an image of its disk.
 
     Args:
         account: The owner of the host.
-        spec: The fleet of the host.
-        cloud: Its options, resolved, as `plan` returned them.
+        fleet: The fleet of the host, as `plan` returned it.
         name: Name of the image.
         progress: Called for each step.
 
@@ -111,7 +110,7 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
         ApiError: a call failed.
         ProviderError: the host is gone, or does not confirm that it is cleaned; no image was created.
     """
-    resource = next(iter(account.resources(spec.name)), None)
+    resource = next(iter(account.resources(fleet.name)), None)
     if resource is None:
         raise ProviderError(ErrorKind.UNREACHABLE, "the host of which the image should be made is gone")
     worker = our_name(resource)
@@ -125,15 +124,15 @@ def bake(account: Account, spec: FleetSpec, cloud: GceOptions, name: str, progre
     progress(worker, "creating the image")
     failed = [image for image in listed(account.api) if image.name == name and image.status not in _USABLE]
     delete_things(account, [of_image(account, image) for image in failed])
-    login = os_login.login_of(account, cloud, account.api.get_project())
+    login = accounts.login_of(account, fleet.cloud, account.api.get_project())
     image = compute_v1.Image(
         name=name,
         description=mark("images", account.owner, account.user),
         source_disk=resource.disks[0].source,
-        labels=image_labels(FORMAT, content(spec, cloud, login), account.owner, account.user),
+        labels=image_labels(FORMAT, content(fleet, login), account.owner, account.user),
     )
     try:
-        with account.request(spec.name, "insert", image=name) as request:
+        with account.request(fleet.name, "insert", image=name) as request:
             operation = account.api.create(("global", "images"), image, request.id)
             account.api.done(operation, f"creating image {name}")
     except ApiError as error:

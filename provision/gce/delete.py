@@ -1,54 +1,45 @@
-"""Delete the resources of fleets on Compute Engine in batches, and wait until they are gone."""
+"""Delete the resources of fleets on Compute Engine, and wait until they are gone."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from google.cloud import compute_v1
 
-from provision.gce.account import Account
-from provision.gce.api.batch import Call
-from provision.gce.api.messages import ApiError, Listing, M, is_done
+from provision.gce.account import Account, require_success
+from provision.gce.api.client import ApiError, Call, Listing, M, is_done
 from provision.gce.api.resources import instance, our_name, seconds, zone_of
 from provision.gce.catalog.names import last, marked, marked_project
 from provision.gce.images import listed, price_usd_h, size_of
 from provision.model import IMAGE, Orphan
 from provision.provider import Progress
 
-POLICY = "placement policy"
-
-
+INSTANCE, DISK, ADDRESS, RULE, POLICY = "instance", "disk", "address", "firewall rule", "placement policy"
 _COLLECTIONS = {
-    "instance": "instances",
-    "disk": "disks",
-    "address": "addresses",
-    "firewall rule": "firewalls",
-    IMAGE: "images",
+    INSTANCE: "instances",
+    RULE: "firewalls",
+    DISK: "disks",
+    ADDRESS: "addresses",
     POLICY: "resourcePolicies",
+    IMAGE: "images",
 }
-_GLOBAL = ("global",)
+"""Collections by the kind of resource, in the order of their deletion."""
+_IN_USE = frozenset({"resourceInUseByAnotherResource", "resourceNotReady"})
+_SILENT: frozenset[str] = frozenset()
 
 
 def delete_call(account: Account, thing: Orphan) -> Call:
     """Return the call that deletes a resource."""
-    collection, rule = _COLLECTIONS[thing.kind], thing.kind == "firewall rule"
-    of_region = ("regions", thing.zone)
-    scope = {"address": of_region, POLICY: of_region, "firewall rule": _GLOBAL, IMAGE: _GLOBAL}.get(
-        thing.kind, ("zones", thing.zone)
-    )
-    words = [*scope, collection, thing.name]
-    project = thing.zone if rule else ""
-    return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())), None)
-
-
-def of_instance(account: Account, resource: compute_v1.Instance) -> Orphan:
-    """Return an instance as an Orphan."""
-    usd_h = instance(resource, account.prices).current_usd_h
-    return replace(_labelled("instance", resource, zone_of(resource)), price_usd_h=usd_h)
+    scope = ("zones", thing.zone)
+    if thing.kind in (ADDRESS, POLICY):
+        scope = ("regions", thing.zone)
+    words = [*(("global",) if thing.kind in (RULE, IMAGE) else scope), _COLLECTIONS[thing.kind], thing.name]
+    project = thing.zone if thing.kind == RULE else ""
+    return Call("DELETE", account.api.path(*words, project=project, requestId=str(uuid.uuid4())))
 
 
 def of_image(account: Account, resource: compute_v1.Image) -> Orphan:
@@ -57,40 +48,34 @@ def of_image(account: Account, resource: compute_v1.Image) -> Orphan:
     return replace(_labelled(IMAGE, resource, ""), price_usd_h=usd_h, size_gb=size_of(resource))
 
 
+def _of_instance(account: Account, resource: compute_v1.Instance) -> Orphan:
+    usd_h = instance(resource, account.prices).current_usd_h
+    return replace(_labelled(INSTANCE, resource, zone_of(resource)), price_usd_h=usd_h)
+
+
 def _labelled(
     kind: str, resource: compute_v1.Instance | compute_v1.Disk | compute_v1.Address | compute_v1.Image, location: str
 ) -> Orphan:
-    return Orphan(
-        fleet=resource.labels.get("fleet", ""),
-        owner=resource.labels.get("fleet-owner", ""),
-        user=resource.labels.get("fleet-user", ""),
-        kind=kind,
-        name=resource.name,
-        zone=location,
-        created_at=seconds(resource.creation_timestamp),
-    )
+    fleet, owner, user = (resource.labels.get(name, "") for name in ("fleet", "fleet-owner", "fleet-user"))
+    created_at = seconds(resource.creation_timestamp)
+    return Orphan(fleet, owner, user, kind, resource.name, location, created_at=created_at)
+
+
+def _described(kind: str, resource: compute_v1.Firewall | compute_v1.ResourcePolicy, location: str) -> Orphan:
+    """Return a resource without labels as an Orphan; one that belongs to no fleet has no owner."""
+    fields = marked(resource.description) or ("", "", "")
+    return Orphan(*fields, kind, resource.name, location, created_at=seconds(resource.creation_timestamp))
 
 
 def _rules(account: Account) -> list[Orphan]:
     """Return the firewall rules of fleets in the project; they are in it, or in the host project of its network."""
-    rules = [_rule(account, resource, "") for resource in account.api.firewalls()]
-    rules += [_rule(account, resource, account.host_project) for resource in _shared(account, account.api.firewalls)]
-    return [rule for rule in rules if rule is not None]
-
-
-def _rule(account: Account, resource: compute_v1.Firewall, project: str) -> Orphan | None:
-    """Return a firewall rule as an Orphan; None if it belongs to no fleet in the account's project.
-
-    Args:
-        account: The account.
-        resource: The rule.
-        project: Project of the rule; empty: that of the account.
-    """
-    fields, instances = marked(resource.description), marked_project(resource.description)
-    if fields is None or instances not in ((account.api.project,) if project else ("", account.api.project)):
-        return None
-    created_at = seconds(resource.creation_timestamp)
-    return Orphan(*fields, "firewall rule", resource.name, project, created_at=created_at)
+    api, host = account.api, account.host_project
+    rules = [("", rule) for rule in api.firewalls()] + [(host, rule) for rule in _shared(account, api.firewalls)]
+    return [
+        _described(RULE, rule, project)
+        for project, rule in rules
+        if marked_project(rule.description) in ((api.project,) if project else ("", api.project))
+    ]
 
 
 def _policies(account: Account) -> Listing[compute_v1.ResourcePolicy]:
@@ -103,42 +88,39 @@ def _policies(account: Account) -> Listing[compute_v1.ResourcePolicy]:
         return Listing()
 
 
-def _of_policies(policies: Iterable[compute_v1.ResourcePolicy]) -> list[Orphan]:
-    """Return those placement policies that are of fleets as Orphans."""
-    marks = [(resource, marked(resource.description)) for resource in policies]
-    return [
-        Orphan(
-            *fields,
-            POLICY,
-            resource.name,
-            last(resource.region),
-            created_at=seconds(resource.creation_timestamp),
-        )
-        for resource, fields in marks
-        if fields is not None
-    ]
+def _list(account: Account, kind: str, query: str) -> tuple[list[Orphan], frozenset[str]]:
+    """Return the resources of a kind, and the zones and regions that did not answer."""
+    api = account.api
+    if kind == INSTANCE:
+        instances = api.instances(query)
+        return [_of_instance(account, each) for each in instances], instances.silent
+    if kind == DISK:
+        disks = api.disks(query)
+        return [_labelled(kind, each, zone_of(each)) for each in disks], disks.silent
+    if kind == ADDRESS:
+        addresses = api.addresses(query)
+        return [_labelled(kind, each, last(each.region)) for each in addresses], addresses.silent
+    if kind == POLICY:
+        policies = _policies(account)
+        return [_described(kind, each, last(each.region)) for each in policies], policies.silent
+    return (_rules(account) if kind == RULE else [of_image(account, each) for each in listed(api)]), _SILENT
 
 
-def things(account: Account, fleet: str = "") -> list[Orphan]:
+def things(account: Account, fleet: str = "", kinds: Collection[str] = tuple(_COLLECTIONS)) -> list[Orphan]:
     """Return the resources of one fleet in the project, or of all fleets with the images; of any owner.
 
     Those in zones and regions that do not answer are missing; `account.silent` has these then.
+
+    Args:
+        account: The owner.
+        fleet: Name of the fleet; empty: all.
+        kinds: Kinds of the resources.
     """
-    api, query = account.api, f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
-    instances, disks, addresses, rules, policies, images = api.together(
-        lambda: api.instances(query),
-        lambda: api.disks(query),
-        lambda: api.addresses(query),
-        lambda: _rules(account),
-        lambda: _policies(account),
-        lambda: [] if fleet else listed(api),
-    )
-    account.silent = instances.silent | disks.silent | addresses.silent | policies.silent
-    orphans = [of_instance(account, resource) for resource in instances]
-    orphans += [_labelled("disk", resource, zone_of(resource)) for resource in disks]
-    orphans += [_labelled("address", resource, last(resource.region)) for resource in addresses]
-    orphans += [*rules, *_of_policies(policies), *(of_image(account, resource) for resource in images)]
-    return [orphan for orphan in orphans if orphan.owner]
+    query = f"labels.fleet={fleet}" if fleet else "labels.fleet:*"
+    wanted = [kind for kind in kinds if kind != IMAGE or not fleet]
+    listings = account.api.together(*(partial(_list, account, kind, query) for kind in wanted))
+    account.silent = _SILENT.union(*(silent for _, silent in listings))
+    return [orphan for orphans, _ in listings for orphan in orphans if orphan.owner]
 
 
 def of_fleet(account: Account, fleet: str) -> list[Orphan]:
@@ -184,11 +166,8 @@ def await_insertions(account: Account) -> None:
     """
     kinds = ("bulkInsert", "insert")
     operations = [operation for kind in kinds for operation in account.api.operations(f'operationType="{kind}"')]
-    account.await_operations(
-        [operation for operation in operations if not is_done(operation)],
-        "what is being made",
-        or_queued=True,
-    )
+    pending = [operation for operation in operations if not is_done(operation)]
+    account.await_operations(pending, "what is being made", or_queued=True)
     for operation in _shared(account, lambda host: account.api.operations('operationType="insert"', host)):
         if "/firewalls/" in operation.target_link:
             account.api.wait(operation, "what is being made")
@@ -210,27 +189,11 @@ def delete_instances(account: Account, targets: Sequence[compute_v1.Instance], p
     Raises:
         ApiError: an instance could not be deleted, or is not gone in time.
     """
-    if not targets:
-        return
-    left = {str(resource.id): resource for resource in targets}
-    names = {key: our_name(resource) for key, resource in left.items()}
-    for name in names.values():
-        progress(name, "deleting")
-    _request(account, [of_instance(account, resource) for resource in targets])
-    fleets = {resource.labels["fleet"] for resource in targets}
-    query = f"labels.fleet={fleets.pop()}" if len(fleets) == 1 else "labels.fleet:*"
-
-    def list_remaining() -> list[Orphan]:
-        listing = account.api.instances(query)
-        existing = {str(resource.id): resource for resource in listing}
-        gone = [key for key in left if key not in existing and zone_of(left[key]) not in listing.silent]
-        for key in gone:
-            del left[key]
-            progress(names[key], "deleted")
-        idle = [existing[key] for key in left if key in existing and existing[key].status != "STOPPING"]
-        return [of_instance(account, resource) for resource in idle]
-
-    _await_gone(account, list_remaining, lambda: bool(left), f"deleting {', '.join(names.values())}")
+    for resource in targets:
+        progress(our_name(resource), "deleting")
+    delete_things(account, [_of_instance(account, resource) for resource in targets])
+    for resource in targets:
+        progress(our_name(resource), "deleted")
 
 
 def delete_unused_disks(account: Account, fleet: str, names: Collection[str]) -> None:
@@ -239,11 +202,9 @@ def delete_unused_disks(account: Account, fleet: str, names: Collection[str]) ->
     Raises:
         ApiError: they cannot be listed or deleted.
     """
-    disks = [
-        each for each in account.api.disks(f"labels.fleet={fleet}") if each.labels.get("fleet-owner") == account.owner
-    ]
-    unused = [disk for disk in disks if disk.name in names and not disk.users]
-    delete_things(account, [_labelled("disk", resource, zone_of(resource)) for resource in unused])
+    disks = account.api.disks(f"labels.fleet={fleet}")
+    mine = [disk for disk in disks if disk.labels.get("fleet-owner") == account.owner and disk.name in names]
+    delete_things(account, [_labelled(DISK, disk, zone_of(disk)) for disk in mine if not disk.users])
 
 
 def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
@@ -252,31 +213,36 @@ def delete_things(account: Account, targets: Sequence[Orphan]) -> None:
     Raises:
         ApiError: a resource could not be deleted, or is not gone in time.
     """
-    for kinds in (("instance", "firewall rule"), ("disk", "address", POLICY, IMAGE)):
+    for kinds in ((INSTANCE, RULE), (DISK, ADDRESS, POLICY, IMAGE)):
         group = [orphan for orphan in targets if orphan.kind in kinds]
         if group:
             _delete_group(account, group)
 
 
 def _delete_group(account: Account, group: Sequence[Orphan]) -> None:
+    """Request the deletion of resources, and wait until they are gone; repeat the requests for those that remain.
+
+    A disk that is deleted with its instance may be gone already.
+    """
     fleets = {orphan.fleet for orphan in group}
     fleet = min(fleets) if len(fleets) == 1 else ""
-    left: list[Orphan] = list(group)
-    # A disk that is deleted with its instance may be gone already.
-    _request(account, group)
+    left, again_at = list(group), 0.0
 
-    def list_remaining() -> list[Orphan]:
+    def are_gone() -> bool:
+        nonlocal again_at
+        if time.monotonic() >= again_at:
+            _request(account, left)
+            again_at = time.monotonic() + account.api.timing.again_s
         left[:] = remaining(account, group, fleet)
-        return list(left)
+        return not left
 
-    _await_gone(
-        account, list_remaining, lambda: bool(left), f"deleting {', '.join(sorted(orphan.name for orphan in group))}"
-    )
+    account.api.until(are_gone, f"deleting {', '.join(sorted(orphan.name for orphan in group))}")
 
 
 def remaining(account: Account, orphans: Sequence[Orphan], fleet: str = "") -> list[Orphan]:
     """Return those of `orphans` that the lists of a fleet, or of all, have, or whose zone does not answer."""
-    existing = {(orphan.kind, orphan.zone, orphan.name) for orphan in things(account, fleet)}
+    listed_now = things(account, fleet, {orphan.kind for orphan in orphans})
+    existing = {(orphan.kind, orphan.zone, orphan.name) for orphan in listed_now}
     return [
         orphan
         for orphan in orphans
@@ -285,43 +251,11 @@ def remaining(account: Account, orphans: Sequence[Orphan], fleet: str = "") -> l
 
 
 def _request(account: Account, targets: Sequence[Orphan]) -> None:
-    """Request the deletion of resources, all in one request.
+    """Request the deletion of resources; those that another resource, or their own creation, still uses come later.
 
     Raises:
         ApiError: a deletion is refused permanently.
     """
-    answers = account.api.batch([delete_call(account, orphan) for orphan in targets])
-    refused = [
-        failure
-        for answer in answers
-        if answer.status not in (404, 409) and not _in_use(answer.body)
-        for failure in answer.failures
-    ]
-    if refused:
-        raise ApiError(refused)
-
-
-def _in_use(body: Any) -> bool:
-    """Return whether a deletion was refused because another resource, or its own creation, still uses this one."""
-    return any(reason in str(body) for reason in ("resourceInUseByAnotherResource", "resourceNotReady"))
-
-
-def _await_gone(
-    account: Account, list_remaining: Callable[[], list[Orphan]], more: Callable[[], bool], activity: str
-) -> None:
-    """Wait until nothing is left; repeat the deletion of resources that `list_remaining` returns.
-
-    Raises:
-        ApiError: it takes too long, or a deletion is refused permanently.
-    """
-    again = time.monotonic() + account.api.timing.again_s
-
-    def are_gone() -> bool:
-        nonlocal again
-        idle = list_remaining()
-        if idle and more() and time.monotonic() > again:
-            _request(account, idle)
-            again = time.monotonic() + account.api.timing.again_s
-        return not more()
-
-    account.api.until(are_gone, activity)
+    errors, _ = account.begun(account.api.each([delete_call(account, orphan) for orphan in targets]))
+    refused = [error for error in errors if error.status not in (404, 409)]
+    require_success([error for error in refused if _IN_USE.isdisjoint(each.code for each in error.failures)])

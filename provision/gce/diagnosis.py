@@ -6,20 +6,23 @@ https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creatio
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from provision.gce.catalog.names import is_zone, region_of
-from provision.gce.catalog.roles import UNKNOWN_MEMBER, grant_role, role_for
 from provision.provider import ErrorKind, ProviderError
 
 SILENT_ZONE = "ZONE_DID_NOT_ANSWER"
 """Code of a list that lacks the resources of a zone."""
+TRIAL = "FREE_TRIAL"
+"""Code of a project whose quotas are those of a free trial."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,13 @@ class Case:
         return f"for {machine} now" if machine else f"to {self.doing}"
 
     @property
+    def violation(self) -> str:
+        """Return the filter of the audit log for the violation of a service perimeter."""
+        named = _VIOLATION.search(self.text)
+        violation = self.metadata("uid") or (named[1] if named else "")
+        return "protoPayload.metadata.vpcServiceControlsUniqueId" + (f'="{violation}"' if violation else ":*")
+
+    @property
     def localized(self) -> str:
         """Return the localized message of the details; otherwise the message of the failure."""
         messages = (mapping(detail.get("localizedMessage")).get("message") for detail in self.failure.details)
@@ -207,6 +217,12 @@ class Case:
         missing = self.reasons & {"notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"} or self.status == 404
         return bool(missing or _NOT_FOUND.search(self.text)) and UNAUTHORIZED not in self.text
 
+    @property
+    def lacks_default_network(self) -> bool:
+        """Return whether the missing resource is the network that is used by default; new projects may have none."""
+        subject, name = self.missing
+        return self.is_missing and name == "default" and ("networks/" in subject or "].network" in subject)
+
     def _infos(self) -> Iterator[Mapping[str, Any]]:
         for detail in self.failure.details:
             if "errorInfo" in detail:
@@ -223,7 +239,7 @@ Diagnose = Callable[[Case], Diagnosis | None]
 class Rule:
     """A row of the table of rules. It matches if any of its conditions does.
 
-    In its texts, ``{c.NAME}`` is an attribute of the case.
+    In its texts, ``{c.NAME}`` is an attribute of the case, and ``{m[NUMBER]}`` a group of `text`.
 
     Attributes:
         kind: Kind of the error.
@@ -254,56 +270,100 @@ class Rule:
 
     def __call__(self, case: Case) -> Diagnosis | None:
         """Return the diagnosis of a failure; None if the rule does not match it."""
-        if not (
-            not case.reasons.isdisjoint(self.codes.split())
-            or case.status in self.statuses
-            or (self.text and re.search(self.text, case.text, re.IGNORECASE))
-            or self.when(case)
-        ):
+        match = re.search(self.text, case.text, re.IGNORECASE) if self.text else None
+        is_coded = case.status in self.statuses or not case.reasons.isdisjoint(self.codes.split())
+        if not (match or is_coded or self.when(case)):
             return None
-        message, cause, hint = (text.format(c=case) for text in (self.message, self.cause, self.hint))
-        steps = [tuple(word.format(c=case) for word in command.split()) for command in self.next_steps]
+        fill = partial(str.format, c=case, m=match)
         return Diagnosis(
-            self.kind, message, scope=self.scope, cause=cause, hint=hint, next_steps=steps, again=self.again
+            self.kind,
+            fill(self.message),
+            scope=self.scope,
+            cause=fill(self.cause),
+            hint=fill(self.hint),
+            next_steps=[tuple(fill(word) for word in command.split()) for command in self.next_steps],
+            again={name: fill(value) if isinstance(value, str) else value for name, value in self.again.items()}
+            if self.again
+            else None,
         )
 
 
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a text, on one line."""
-    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+# --- roles --------------------------------------------------------------------------------------------------------
+
+UNKNOWN_MEMBER = '"user:$(gcloud config get account)"'
+"""The account that gcloud uses, for credentials whose account cannot be determined; the shell inserts it."""
+
+_CHANGES = ("create", "delete", "update", "patch", "expandIpCidrRange", "setLabels", "deprecate")
+# fmt: off
+_ROLES = {
+    "iam.serviceAccountUser": ["iam.serviceAccounts."],
+    "serviceusage.serviceUsageConsumer": ["serviceusage."],
+    "iap.tunnelResourceAccessor": ["iap."],
+    "browser": ["resourcemanager."],
+    "cloudkms.cryptoKeyEncrypterDecrypter": ["cloudkms."],
+    "billing.viewer": ["billing."],
+    "orgpolicy.policyViewer": ["orgpolicy."],
+    "compute.securityAdmin": ["compute.firewalls.", "compute.networks.updatePolicy"],
+    "compute.networkAdmin": [f"compute.{noun}.{verb}" for noun in ("networks", "subnetworks") for verb in _CHANGES],
+    "compute.networkViewer": ["compute.networks.getEffectiveFirewalls", "compute.routers."],
+    "compute.networkUser": ["compute.networks.", "compute.subnetworks."],
+    "compute.storageAdmin": [f"compute.images.{verb}" for verb in _CHANGES],
+    "compute.imageUser": ["compute.images."],
+    "compute.osLogin": ["compute.instances.osLogin"],
+    "compute.osAdminLogin": ["compute.instances.osAdminLogin"],
+    "compute.instanceAdmin.v1": ["compute.instances.", "compute.disks."],
+    "compute.viewer": ["compute.projects.get", "compute.regions.", "compute.zones."],
+}
+"""Predefined roles by beginnings of permissions; the first match decides.
+
+Source: https://cloud.google.com/compute/docs/access/iam.
+"""
+# fmt: on
+
+
+def grant_role(group: str, resource: Sequence[str], role: str, member: str) -> str:
+    """Return the command line that gives a member a role.
+
+    Args:
+        group: Commands of gcloud for the type of the resource, ``projects``, ``iam service-accounts``.
+        resource: Operands and options that select the resource.
+        role: ``roles/compute.admin``.
+        member: Member of the policy, quoted for a shell: ``user:me@example.com``.
+    """
+    words = shlex.join(["gcloud", *group.split(), "add-iam-policy-binding", *resource, "--role", role])
+    return f"{words} --member={member}"
+
+
+def role_for(permission: str) -> str:
+    """Return the narrowest predefined role with `permission` that a user of this program is likely to get."""
+    pairs = ((prefix, role) for role, prefixes in _ROLES.items() for prefix in prefixes)
+    match = (role for prefix, role in pairs if permission.lower().startswith(prefix.lower()))
+    return f"roles/{next(match, 'compute.admin')}"
 
 
 # --- diagnoses that are computed ----------------------------------------------------------------------------------
 
 _LOGIN = "gcloud auth application-default login"
 VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+MISSING, UNUSABLE, EXPIRED = "missing", "unusable", "expired"
+_PROBLEMS = {
+    MISSING: ("no Google Cloud credentials found", f"{VARIABLE} is not set, and gcloud is not logged in"),
+    UNUSABLE: ("the Google Cloud credentials of this computer cannot be used", ""),
+    EXPIRED: ("Google Cloud rejected the credentials of this computer", "they have expired or were revoked"),
+}
+"""Sentence and default cause by the problem of credentials."""
 
 
-def no_credentials(reason: str = "", file: str = "") -> Diagnosis:
-    """Return the diagnosis that there are no Application Default Credentials.
+def credentials_error(problem: str, reason: str = "", file: str = "") -> Diagnosis:
+    """Return the diagnosis that the credentials of this computer are missing, unusable, or expired.
 
     Args:
+        problem: `MISSING`, `UNUSABLE`, or `EXPIRED`.
         reason: Message of Google's library.
         file: The file that GOOGLE_APPLICATION_CREDENTIALS names; empty: none.
     """
-    cause = first_sentence(reason) or f"{VARIABLE} is not set, and gcloud is not logged in"
-    return _without_login("no Google Cloud credentials found", cause, file)
-
-
-def unusable_credentials(reason: str, file: str = "") -> Diagnosis:
-    """Return the diagnosis that the file with the credentials is malformed; the arguments are those of the others."""
-    return _without_login(
-        "the Google Cloud credentials of this computer cannot be used", first_sentence(reason), file
-    )
-
-
-def expired_credentials(reason: str = "", file: str = "") -> Diagnosis:
-    """Return the diagnosis that Google does not accept the credentials any more, as `no_credentials` does."""
-    cause = first_sentence(reason) or "they have expired or were revoked"
-    return _without_login("Google Cloud rejected the credentials of this computer", cause, file)
-
-
-def _without_login(message: str, cause: str, file: str) -> Diagnosis:
+    message, default = _PROBLEMS[problem]
+    cause = _first_sentence(reason) or default
     return Diagnosis(
         ErrorKind.CREDENTIALS,
         message,
@@ -313,10 +373,23 @@ def _without_login(message: str, cause: str, file: str) -> Diagnosis:
     )
 
 
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text, on one line."""
+    return " ".join(text.split()).partition(". ")[0].rstrip(".")
+
+
 def _login(case: Case) -> Diagnosis | None:
     if case.status == 401 or case.reasons & {"authError", "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"}:
-        return expired_credentials(case.text)
+        return credentials_error(EXPIRED, case.text)
     return None
+
+
+def no_project() -> Diagnosis:
+    """Return the diagnosis that neither the options nor the credentials name a project."""
+    cause = "neither --project nor the credentials name a project"
+    hint = "set the project: --project ID"
+    steps = [("gcloud", "projects", "list")]
+    return Diagnosis(ErrorKind.USAGE, "no Google Cloud project set", cause=cause, hint=hint, next_steps=steps)
 
 
 _NO_PROJECT = re.compile(
@@ -325,82 +398,26 @@ _NO_PROJECT = re.compile(
     re.IGNORECASE,
 )
 _NAMED_PROJECT = re.compile(r"The resource 'projects/([^/']+)' was not found")
-_PERIMETER = re.compile(
-    r"vpcServiceControlsUniqueIdentifier|violates VPC Service Controls|prohibited by organization'?s policy",
-    re.IGNORECASE,
-)
-_TRIAL = re.compile(r"billing account is (?:currently )?in the free tier|free[- ]trial", re.IGNORECASE)
 _VIOLATION = re.compile(r"vpcServiceControlsUniqueIdentifier:?\s*([\w-]+)")
 
 
-def no_project() -> Diagnosis:
-    """Return the diagnosis that neither the options nor the credentials name a project."""
-    message = "no Google Cloud project set"
-    hint = "set the project: --project ID"
-    cause = "neither --project nor the credentials name a project"
-    return Diagnosis(ErrorKind.USAGE, message, cause=cause, hint=hint, next_steps=[("gcloud", "projects", "list")])
-
-
-def wrong_project(project: str, reason: str = "", hint: str = "") -> Diagnosis:
-    """Return the diagnosis that a project does not exist, or that the caller may not see it."""
+def _project(case: Case) -> Diagnosis | None:
+    """Diagnose that a project does not exist, or that the caller may not see it."""
+    is_invalid = case.reasons & {"CONSUMER_INVALID", "RESOURCE_PROJECT_INVALID"}
+    if not is_invalid and not (case.status in {400, 403, 404} and _NO_PROJECT.search(case.text)):
+        return None
+    named = _NAMED_PROJECT.search(case.text)
+    other = named[1] if named and named[1] != case.project and not named[1].isdecimal() else ""
+    mine, theirs = (
+        "select one of your projects: --project ID",
+        "check the project in --network, --subnet, --image, or",
+    )
     return Diagnosis(
         ErrorKind.USAGE,
-        f"project {project!r} does not exist, or these credentials cannot access it",
-        cause=first_sentence(reason),
-        hint=hint or "select one of your projects: --project ID",
+        f"project {(other or case.project)!r} does not exist, or these credentials cannot access it",
+        cause=_first_sentence(case.text),
+        hint=theirs if other else mine,
         next_steps=[("gcloud", "projects", "list")],
-    )
-
-
-def free_trial(project: str, cause: str = "") -> Diagnosis:
-    """Return the diagnosis that the billing account is in its free trial, which has no GPUs.
-
-    Source: https://cloud.google.com/free/docs/free-cloud-features#how-to-upgrade.
-    """
-    return Diagnosis(
-        ErrorKind.MISSING,
-        f"the billing account of project {project} is in its free trial, which has no GPUs",
-        cause=cause,
-        hint="upgrade it to a paid account, which keeps the credit, at "
-        f"https://console.cloud.google.com/billing/linkedaccount?project={project}, then request a quota for GPUs",
-        next_steps=[("gcloud", "billing", "projects", "describe", project)],
-    )
-
-
-def _project(case: Case) -> Diagnosis | None:
-    if case.reasons & {"CONSUMER_INVALID", "RESOURCE_PROJECT_INVALID"} or (
-        case.status in {400, 403, 404} and _NO_PROJECT.search(case.text)
-    ):
-        named = _NAMED_PROJECT.search(case.text)
-        if named is None or named[1] == case.project or named[1].isdecimal():
-            return wrong_project(case.project, case.text)
-        return wrong_project(
-            named[1], case.text, "check the project in --network, --subnet, --image, or --reservation"
-        )
-    return None
-
-
-def _free_trial(case: Case) -> Diagnosis | None:
-    return free_trial(case.project, case.text) if _TRIAL.search(case.text) else None
-
-
-def _perimeter(case: Case) -> Diagnosis | None:
-    """Diagnose a violation of VPC Service Controls.
-
-    Source: https://cloud.google.com/vpc-service-controls/docs/troubleshooting.
-    """
-    if "SECURITY_POLICY_VIOLATED" not in case.reasons and not _PERIMETER.search(case.text):
-        return None
-    match = _VIOLATION.search(case.text)
-    violation = case.metadata("uid") or (match[1] if match else "")
-    entries = "protoPayload.metadata.vpcServiceControlsUniqueId" + (f'="{violation}"' if violation else ":*")
-    return Diagnosis(
-        ErrorKind.CREDENTIALS,
-        f"{case.could_not}: VPC Service Controls protect project {case.project} from calls of this computer",
-        cause=case.text,
-        hint="run fleet on a computer in the service perimeter, or ask an administrator of the perimeter to admit "
-        "this account and address; the audit log names the rule",
-        next_steps=[("gcloud", "logging", "read", entries, "--project", case.project, "--freshness", "1d")],
     )
 
 
@@ -449,7 +466,9 @@ def _quota(case: Case) -> Diagnosis | None:
     named = _QUOTA.search(case.text)
     metric = (named[1] if named else "") or case.quota("limitName") or case.quota("metricName").rpartition("/")[2]
     limit = (named[2] if named and named[2] else "") or case.quota("limit")
-    allows = f" allows {_plain_number(limit)}" if limit else " is used up"
+    with contextlib.suppress(ValueError):
+        limit = f"{float(limit):g}"
+    allows = f" allows {limit}" if limit else " is used up"
     everywhere = metric.replace("-per-project", "").upper().replace("-", "_") in _GLOBAL_QUOTAS or (
         "globally" in case.text
     )
@@ -470,13 +489,6 @@ def _is_global_quota(case: Case) -> Diagnosis | None:
     """Diagnose a quota for all regions; it decides before a quota of one region."""
     diagnosis = _quota(case)
     return diagnosis if diagnosis is not None and diagnosis.scope is Scope.EVERYTHING else None
-
-
-def _plain_number(text: str) -> str:
-    try:
-        return f"{float(text):g}"
-    except ValueError:
-        return text
 
 
 _PERMISSION = re.compile(
@@ -582,23 +594,6 @@ def _key(case: Case) -> Diagnosis | None:
     )
 
 
-def _default_network(case: Case) -> Diagnosis | None:
-    """Diagnose that the project has no network of the name that is used by default; new projects may have none."""
-    subject, name = case.missing
-    if not case.is_missing or name != "default" or not ("networks/" in subject or "].network" in subject):
-        return None
-    return Diagnosis(
-        ErrorKind.USAGE,
-        f"project {case.project} has no network default",
-        cause=case.text,
-        hint="create it, or select an existing network: --network NAME",
-        next_steps=[
-            ("gcloud", "compute", "networks", "create", "default", "--subnet-mode=auto", "--project", case.project),
-            ("gcloud", "compute", "networks", "list", "--project", case.project),
-        ],
-    )
-
-
 _POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
 _DENIED = re.compile(r"denied by (?:custom )?org(?:anization)? polic", re.IGNORECASE)
 
@@ -606,15 +601,6 @@ _DENIED = re.compile(r"denied by (?:custom )?org(?:anization)? polic", re.IGNORE
 def _is_unnamed_policy(case: Case) -> bool:
     unmet = case.status == 412 or case.reasons & {"conditionNotMet", "CONDITION_NOT_MET"}
     return bool((unmet and _POLICY.search(case.text)) or _DENIED.search(case.text))
-
-
-_DISK_SIZE = re.compile(r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)", re.IGNORECASE)
-
-
-def _disk_too_small(case: Case) -> Diagnosis | None:
-    size = _DISK_SIZE.search(case.text)
-    message = _REJECTED.format(c=case)
-    return Diagnosis(ErrorKind.USAGE, message, cause=case.text, again={"--disk-size": size[1]}) if size else None
 
 
 def _unknown(case: Case) -> Diagnosis:
@@ -694,7 +680,13 @@ _RULES: tuple[Diagnose, ...] = (
         hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
         "'gcloud compute instances set-service-account', or log in as yourself", next_steps=(_LOGIN,)),
     # The project. A missing quota project is also reported as a disabled API: of the project of gcloud itself.
-    _perimeter,
+    Rule(_CREDENTIALS,
+        "{c.could_not}: VPC Service Controls protect project {c.project} from calls of this computer",
+        codes="SECURITY_POLICY_VIOLATED", text="vpcServiceControlsUniqueIdentifier|violates VPC Service Controls"
+        "|prohibited by organization'?s policy",
+        hint="run fleet on a computer in the service perimeter, or ask an administrator of the perimeter to admit "
+        "this account and address; the audit log names the rule",
+        next_steps=("gcloud logging read {c.violation} --project {c.project} --freshness 1d",)),
     Rule(_MISSING, "Google has suspended project {c.project}", codes="CONSUMER_SUSPENDED",
         text=r"\bConsumer '[^']+' has been suspended|\bproject \S+ (?:is|has been) suspended",
         hint="its owners can appeal at https://console.cloud.google.com/home/dashboard?project={c.project}; "
@@ -705,7 +697,12 @@ _RULES: tuple[Diagnose, ...] = (
         r"|billing account .*\b(?:disabled|absent|closed|not found)\b",
         hint="link one of your billing accounts: gcloud billing projects link {c.project} --billing-account ID",
         next_steps=("gcloud billing accounts list",)),
-    _free_trial,
+    # How to upgrade: https://cloud.google.com/free/docs/free-cloud-features#how-to-upgrade.
+    Rule(_MISSING, "the billing account of project {c.project} is in its free trial, which has no GPUs",
+        codes=TRIAL, text=r"billing account is (?:currently )?in the free tier|free[- ]trial",
+        hint="upgrade it to a paid account, which keeps the credit, at "
+        "https://console.cloud.google.com/billing/linkedaccount?project={c.project}, then request a quota for GPUs",
+        next_steps=("gcloud billing projects describe {c.project}",)),
     Rule(_CREDENTIALS,
         "{c.could_not}: these credentials do not name the project to which calls to {c.service} are charged",
         text=r"requires a quota project, which is not set", hint="set it, and enable the API in it",
@@ -761,7 +758,10 @@ _RULES: tuple[Diagnose, ...] = (
     # Resources that do not exist.
     _resource("ubnetwork", "{c.here} has no subnetwork {c.missing[1]}",
         "select an existing subnetwork: --subnet NAME", "networks subnets", Scope.REGION),
-    _default_network,
+    Rule(_USAGE, "project {c.project} has no network default", when=lambda c: c.lacks_default_network,
+        hint="create it, or select an existing network: --network NAME",
+        next_steps=("gcloud compute networks create default --subnet-mode=auto --project {c.project}",
+        "gcloud compute networks list --project {c.project}")),
     _resource("networks/", *_NETWORK, "networks", Scope.EVERYTHING),
     _resource("].network", *_NETWORK, "networks", Scope.EVERYTHING),
     _resource("machineType", "{c.here} has no machine type {c.missing[1]}",
@@ -794,7 +794,8 @@ _RULES: tuple[Diagnose, ...] = (
     # Requests that are rejected.
     Rule(_MISSING, "{c.could_not}: the resource does not exist", codes="notFound NOT_FOUND", statuses=(404,),
         next_steps=("fleet status",)),
-    _disk_too_small,
+    Rule(_USAGE, _REJECTED, text=r"disk size.*cannot be smaller than the image size \((\d+)\s*GB\)",
+        again={"--disk-size": "{m[1]}"}),
     Rule(_USAGE, _REJECTED, hint="this network requires a subnetwork: --subnet NAME",
         text="custom (subnet ?)?mode.*subnetwork|subnetwork.*(custom (subnet ?)?mode|must be (specified|provided))"),
     Rule(_USAGE, _REJECTED, codes=_INVALID, hint="change the request as the cause describes"),

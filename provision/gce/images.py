@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 from google.cloud import compute_v1
 
-from provision.gce.api.client import Api
-from provision.gce.api.messages import ApiError
-from provision.gce.catalog.names import IMAGE_CONTENT, IMAGE_FORMAT, last
-from provision.gce.catalog.prices import Prices
+from provision.gce.api.client import Api, ApiError
+from provision.gce.api.prices import Prices
+from provision.gce.catalog.names import IMAGE_CONTENT, IMAGE_FORMAT, Fleet, last
 from provision.gce.diagnosis import Failure
-from provision.gce.options import GceOptions, root_scripts
-from provision.model import FleetSpec, Image
+from provision.gce.options import root_scripts
+from provision.model import Image
 from provision.quantities import HOURS_PER_MONTH
 
 FORMAT = "1"
@@ -43,22 +42,21 @@ class Choice(NamedTuple):
     note: str = ""
 
 
-def is_prepared(spec: FleetSpec) -> bool:
-    """Return whether hosts of `spec` are prepared in a way that an image can save."""
-    return bool(spec.packages or root_scripts(GceOptions.of(spec.options)))
+def is_prepared(fleet: Fleet) -> bool:
+    """Return whether hosts of a fleet are prepared in a way that an image can save."""
+    return bool(fleet.spec.packages or root_scripts(fleet.cloud))
 
 
-def content(spec: FleetSpec, cloud: GceOptions, login: str) -> str:
+def content(fleet: Fleet, login: str) -> str:
     """Return a hash of everything that determines what is on an image, except for the release of its base image.
 
     Args:
-        spec: The fleet, with its packages.
-        cloud: Its options, resolved.
+        fleet: The fleet, with its packages.
         login: Who logs in on the hosts; the environment is in the home directory of this user.
     """
-    scripts = [word for pair in root_scripts(cloud).items() for word in pair]
-    parts = [FORMAT, cloud.image, login, spec.index_url, "packages", *sorted(spec.packages), "scripts", *scripts]
-    return _hash(*parts)
+    spec, scripts = fleet.spec, [word for pair in root_scripts(fleet.cloud).items() for word in pair]
+    image, packages = fleet.cloud.image, sorted(spec.packages)
+    return _hash(FORMAT, image, login, spec.index_url, "packages", *packages, "scripts", *scripts)
 
 
 def image_name(of: str, base: compute_v1.Image) -> str:
@@ -80,26 +78,27 @@ def listed(api: Api) -> list[compute_v1.Image]:
         return []
 
 
-def find(api: Api, spec: FleetSpec, cloud: GceOptions, login: str) -> Choice:
-    """Return the image that new instances of `spec` boot from.
+def find(api: Api, fleet: Fleet, login: str) -> Choice:
+    """Return the image that new instances of a fleet boot from; `login` is as in `content`.
 
     Raises:
         ApiError: Compute Engine does not answer.
     """
-    if not is_prepared(spec) or not (baked := listed(api)):
+    if not is_prepared(fleet) or not (baked := listed(api)):
         return Choice()
-    return choose(baked, api.image(cloud.image), content(spec, cloud, login), cloud)
+    return choose(fleet, baked, api.image(fleet.cloud.image), login)
 
 
-def choose(baked: Sequence[compute_v1.Image], base: compute_v1.Image, of: str, cloud: GceOptions) -> Choice:
-    """Return the image that new instances boot from.
+def choose(fleet: Fleet, baked: Sequence[compute_v1.Image], base: compute_v1.Image, login: str) -> Choice:
+    """Return the image that new instances of a fleet boot from.
 
     Args:
+        fleet: The fleet.
         baked: The images that fleet created, as the API shows them.
         base: The image of the options.
-        of: Hash of the requested content.
-        cloud: Options of the instances, resolved.
+        login: Who logs in on the hosts.
     """
+    of = content(fleet, login)
     alike = [image for image in baked if image.labels.get(IMAGE_CONTENT) == of]
     current = next((image for image in alike if image.name == image_name(of, base)), None)
     if current is None:
@@ -108,7 +107,7 @@ def choose(baked: Sequence[compute_v1.Image], base: compute_v1.Image, of: str, c
     name, size_gb = current.name, current.disk_size_gb
     if current.status != READY:
         return Choice(note=f"image {name} is not used: its status is {current.status}")
-    if size_gb > cloud.disk_gb:
+    if size_gb > fleet.cloud.disk_gb:
         return Choice(note=f"image {name} is not used: it needs --disk-size {size_gb}")
     path = f"projects/{_project(current)}/global/images/{name}"
     return Choice(path, f"boots from image {name}, on which everything is installed")

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from google.cloud import compute_v1
 
 from provision.budget import CREATED, USEFUL_S, Budget, budget_of
 from provision.gce import images
-from provision.gce.access import buckets, iap, os_login, service_account
-from provision.gce.access.buckets import Access, is_far
-from provision.gce.access.firewall import open_sources
-from provision.gce.access.networks import check_subnetwork
-from provision.gce.access.service_account import Restarting
+from provision.gce.access import accounts, hosts
+from provision.gce.access.accounts import Access, Restarting
+from provision.gce.access.networks import check_subnetwork, open_sources
 from provision.gce.account import Account
+from provision.gce.api.prices import Prices, dollars
 from provision.gce.api.resources import our_name, zone_of
 from provision.gce.catalog.machines import describe, image_refusal
-from provision.gce.catalog.prices import Prices, dollars
+from provision.gce.catalog.names import Fleet, region_of
 from provision.gce.options import LOCAL_SSD_PATH, MAX_DURATION_MAX_S, GceOptions
 from provision.gce.quota import Quotas
-from provision.gce.zones import Region, check_locations, offered, regions_to_try, split_path
+from provision.gce.zones import check_locations, offered, split_path, zones_to_try
 from provision.ledger import entry
-from provision.model import Command, FleetSpec, Instance, InstanceState, Offer, Price, Quote
+from provision.model import Command, Instance, InstanceState, Offer, Price, Quote
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted, format_money, format_span
 
@@ -67,9 +66,7 @@ def _without(entries: Sequence[Mapping[str, Any]], queued: set[str]) -> list[dic
     ]
 
 
-def limited(
-    budget: Budget, cloud: GceOptions, price: Price | None, count: int, now: float
-) -> GceOptions | ProviderError:
+def limited(budget: Budget, cloud: GceOptions, price: Price | None, count: int, now: float) -> GceOptions:
     """Return `cloud` with the lifetime that the budget pays for, at most that of the options.
 
     Args:
@@ -79,19 +76,19 @@ def limited(
         count: Number of new instances.
         now: Seconds since the epoch.
 
-    Returns:
-        The options; or the reason why the limit of the cost does not allow the instances.
+    Raises:
+        ProviderError: the limit of the cost does not allow the instances.
     """
     if not cloud.max_cost_usd:
         return cloud
     if price is None:
-        return unknown_price(cloud, is_new=budget.is_new)
+        raise unknown_price(cloud, is_new=budget.is_new)
     if budget.unlimited:
-        return without_deadline(budget.unlimited)
+        raise without_deadline(budget.unlimited)
     longest_s = cloud.max_duration_s or MAX_DURATION_MAX_S
     paid_s = budget.lifetime_s(price, count, now)
     if paid_s < min(USEFUL_S, longest_s):
-        return _too_little(budget, cloud, price, count, now, paid_s)
+        raise _too_little(budget, cloud, price, count, now, paid_s)
     return replace(cloud, max_duration_s=min(longest_s, int(paid_s)))
 
 
@@ -189,14 +186,7 @@ def _too_little(
     )
 
 
-def dearest(prices: Prices, cloud: GceOptions, zones: Sequence[str]) -> Price | None:
-    """Return the highest price in some zones; None: one of them is unknown."""
-    priced = [price for zone in zones if (price := prices.price(cloud, zone)) is not None]
-    return max(priced, key=lambda price: price.usd_h) if len(priced) == len(zones) else None
-
-
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """State of a project as far as a quote depends on it.
 
     Attributes:
@@ -204,9 +194,9 @@ class Facts:
         regions: Its regions, with their quotas.
         existing: The instances of the fleet.
         network: Its network.
+        base: The boot image of the options.
+        baked: The images of prepared hosts.
         sources: Ranges of addresses that can use SSH.
-        image: The image of prepared hosts from which new instances boot, if there is one.
-        login: Account that logs in; empty: OS Login is not used.
         tunnels: Account that opens tunnels, empty if it is unknown; None: there are none.
         storage: Access of the instances to the bucket; None: the fleet has no bucket.
         restarting: Permissions with which hosts start each other again; None: they do not.
@@ -216,79 +206,138 @@ class Facts:
     regions: Sequence[compute_v1.Region]
     existing: Sequence[compute_v1.Instance]
     network: compute_v1.Network
-    sources: Sequence[str] = ()
-    image: images.Choice = field(default_factory=images.Choice)
-    login: str = ""
-    tunnels: str | None = None
-    storage: Access | None = None
-    restarting: Restarting | None = None
+    base: compute_v1.Image
+    baked: Sequence[compute_v1.Image]
+    sources: Sequence[str]
+    tunnels: str | None
+    storage: Access | None
+    restarting: Restarting | None
 
 
-def read_facts(account: Account, spec: FleetSpec, cloud: GceOptions, count: int) -> Facts:
+def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
     """Read the state of the project, and the price list, for `count` new instances; 0: only of the existing ones.
 
     Raises:
         ApiError: a call failed; for example, the project, network, or image does not exist.
         ProviderError: there are no credentials, the image is unsuitable, or a permission is missing.
     """
-    api = account.api
+    api, cloud = account.api, fleet.cloud
     calls: list[Callable[[], Any]] = [
+        lambda: accounts.check_given(account, cloud) if count else None,  # before what the account may do
+        lambda: account.update_prices(cloud),
         api.get_project,
         api.regions,
-        lambda: account.resources(spec.name),
-        lambda: api.image(cloud.image),
-        lambda: images.listed(api) if images.is_prepared(spec) else [],
-        lambda: open_sources(account, spec, cloud),
-        lambda: iap.check(account) if count and not cloud.external else None,
-        lambda: buckets.examine(account, cloud) if count and cloud.bucket else None,
-        lambda: service_account.check_given(account, cloud) if count else None,
-        lambda: _restarting(account, cloud) if count and cloud.unattended else None,
+        lambda: account.resources(fleet.name),
         lambda: api.network(cloud.network),
-        lambda: account.update_prices(cloud),
+        lambda: api.image(cloud.image),
+        lambda: images.listed(api) if images.is_prepared(fleet) else [],
+        lambda: open_sources(account, fleet),
+        lambda: hosts.check_tunnels(account) if count and not cloud.external else None,
+        lambda: accounts.examine_bucket(account, cloud) if count and cloud.bucket else None,
+        lambda: accounts.check_restarting(account, cloud) if count and cloud.unattended else None,
     ]
-    project, regions, existing, base, baked, sources, tunnels, storage, _, restarts, network, _ = api.together(*calls)
-    if (refused := image_refusal(cloud, base)) is not None:
+    _, _, *values = api.together(*calls)
+    facts = Facts(*values)
+    if (refused := image_refusal(cloud, facts.base)) is not None:
         raise refused
-    if count == 0:
-        return Facts(project, regions, existing, network)
-    login = os_login.check(account) if os_login.is_required(cloud, project) else ""
-    image = _image(account, spec, cloud, project, base, baked)
-    return Facts(project, regions, existing, network, sources, image, login, tunnels, storage, restarts)
+    return facts
 
 
-def _image(
-    account: Account,
-    spec: FleetSpec,
-    cloud: GceOptions,
-    project: compute_v1.Project,
-    base: compute_v1.Image,
-    baked: Sequence[compute_v1.Image],
-) -> images.Choice:
-    """Return the image that fleet created with the requested content, if there is one."""
-    if not baked:
-        return images.Choice()
-    of = images.content(spec, cloud, os_login.login_of(account, cloud, project))
-    return images.choose(baked, base, of, cloud)
-
-
-def _restarting(account: Account, cloud: GceOptions) -> Restarting:
-    """Return the permissions of the service account with which hosts start each other again.
+def quote_fleet(account: Account, fleet: Fleet, names: Sequence[str]) -> Quote:
+    """Return zones in the order in which they will be tried, with prices, without those whose quota is too small.
 
     Raises:
-        ProviderError: it does not have those that are required.
+        ApiError: a call failed; for example, the project, network, or image does not exist.
+        ProviderError: there are no credentials, or no zone is left.
     """
-    result = service_account.examine(account, cloud)
-    if result.doubt:
-        message = f"--unattended: {result.note}"
-        hint = "create the role, and give it to the account"
-        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=service_account.grants(account, cloud))
-    return result
+    cloud, count = fleet.cloud, len(names)
+    facts, prices = read_facts(account, fleet, count), account.prices
+    if not names:
+        return _quote(prices, cloud, 0)
+    login = accounts.check_os_login(account) if accounts.uses_os_login(cloud, facts.project) else ""
+    image = images.choose(fleet, facts.baked, facts.base, accounts.login_of(account, cloud, facts.project))
+    named = {our_name(resource): resource for resource in facts.existing if resource.status == "TERMINATED"}
+    stopped = [named[name] for name in names if name in named]
+    check_ends(cloud, stopped)
+    zones = _zones(account, fleet, facts, count, len(stopped), is_baked=bool(image.path))
+    quotas = Quotas(account.api.project, facts.project, facts.regions)
+    left, short = _without_refused(zones, lambda zone: quotas.check(cloud, count, region_of(zone)))
+    budget, now = quoted_budget(account, fleet.name, cloud, facts.existing), account.clock()
+    paid, unpaid = _without_refused(left, lambda zone: limited(budget, cloud, prices.price(cloud, zone), count, now))
+    is_exact = all(prices.is_exact(cloud, zone) for zone in paid)
+    return replace(
+        _quote(prices, limited(budget, cloud, prices.price(cloud, paid[0]), count, now), count),
+        offers=tuple(_offer(prices, cloud, zone) for zone in paid),
+        flex_start=cloud.flex_start and is_exact,
+        notes=(
+            *_of_options(cloud, paid[0], is_exact=is_exact),
+            *_highest_price(prices, cloud, count, zones),
+            *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
+            *_of_hosts(facts, cloud, image.note, login, [our_name(each) for each in stopped], region_of(paid[0])),
+        ),
+        max_cost_usd=cloud.max_cost_usd,
+        used_usd=budget.used_usd,
+    )
 
+
+def _quote(prices: Prices, cloud: GceOptions, count: int) -> Quote:
+    """Return a quote without zones."""
+    return Quote(
+        count,
+        spot=cloud.spot,
+        priced_at=prices.priced_at,
+        price_source=prices.source,
+        delete_after_s=cloud.delete_after_s,
+        stop_after_s=cloud.stop_after_s,
+    )
+
+
+def _offer(prices: Prices, cloud: GceOptions, zone: str) -> Offer:
+    price = prices.price(cloud, zone)
+    return Offer(zone, describe(cloud), price.usd_h if price else None, price)
+
+
+def _zones(account: Account, fleet: Fleet, facts: Facts, count: int, restarted: int, *, is_baked: bool) -> list[str]:
+    """Return the zones that are tried; if all instances are only started again, at any price.
+
+    Raises:
+        ApiError: a call failed.
+        ProviderError: there are none.
+    """
+    cloud, pinned = fleet.cloud, sorted({zone_of(resource) for resource in facts.existing})
+    zones = offered(account, fleet, pinned, is_baked=is_baked)
+    if not pinned:
+        check_locations(cloud, facts.regions, zones, account.api.project)
+        check_subnetwork(facts.network, cloud, account.api.project)
+    priced = cloud if restarted < count else replace(cloud, max_price_usd_h=0.0)  # disks are not left for a price
+    return zones_to_try(account, priced, zones, pinned, count)
+
+
+def _without_refused(zones: Iterable[str], check: Callable[[str], object]) -> tuple[list[str], list[ProviderError]]:
+    """Return the zones for which `check` raises no ProviderError, and the errors of the others.
+
+    Raises:
+        ProviderError: there are none.
+    """
+    left: list[str] = []
+    errors: list[ProviderError] = []
+    for zone in zones:
+        try:
+            check(zone)
+            left.append(zone)
+        except ProviderError as error:
+            errors.append(error)
+    if not left:
+        raise errors[0]
+    return left, errors
+
+
+# --- the sentences below a price ----------------------------------------------------------------------------------
 
 _DISKS = "--max-cost does not limit the cost of disks of stopped hosts, which fleet down deletes"
 
 
-def describe_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
+def _of_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
     """Return sentences about options that change the price or the end of instances.
 
     Args:
@@ -314,191 +363,55 @@ def describe_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[st
     return [note for applies, note in rows if applies]
 
 
-def describe_highest_price(prices: Prices, cloud: GceOptions, count: int, regions: Sequence[Region]) -> list[str]:
+def _highest_price(prices: Prices, cloud: GceOptions, count: int, zones: Iterable[str]) -> list[str]:
     """Return a sentence with the highest price of all instances in a zone that may be tried, if the zones differ."""
-    zone_of = {prices.usd_h(cloud, zone): zone for region in regions for zone in region.zones}
-    if len(zone_of) == 1:
+    zone_by_price = {prices.usd_h(cloud, zone): zone for zone in zones}
+    if len(zone_by_price) == 1:
         return []
-    if None in zone_of:
+    if None in zone_by_price:
         return ["the price in some of the zones is unknown; --max-price excludes them"]
-    highest, zone = max((usd_h, zone) for usd_h, zone in zone_of.items() if usd_h is not None)
+    highest, zone = max((usd_h, zone) for usd_h, zone in zone_by_price.items() if usd_h is not None)
     return [f"highest price: {format_money(highest * count)}/h for all, in {zone}"]
 
 
-def describe_hosts(facts: Facts, cloud: GceOptions, restarted: Sequence[str], region: str) -> list[str]:
+def _of_hosts(
+    facts: Facts, cloud: GceOptions, image: str, login: str, restarted: Sequence[str], region: str
+) -> list[str]:
     """Return sentences about what hosts boot from, who reaches them, and what they may do.
 
     Args:
         facts: State of the project.
         cloud: Options of the instances, resolved.
+        image: Sentence about the image of prepared hosts; empty: none.
+        login: Account that logs in; empty: OS Login is not used.
         restarted: Names of the stopped instances that are started again.
         region: The region that is tried first.
     """
     disks = "disk" if len(restarted) == 1 else "disks"
+    storage, tunnels, restarts = facts.storage, facts.tunnels, facts.restarting
     rows = (
         (restarted, f"starts {', '.join(restarted)} again, with the same {disks}"),
-        (facts.restarting, facts.restarting.note if facts.restarting else ""),
-        (
-            facts.restarting,
-            "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks",
-        ),
-        (facts.restarting and cloud.max_cost_usd, _DISKS),
-        (facts.image.note, facts.image.note),
-        (facts.login, f"OS Login is used: the fleet's key is imported into the profile of {facts.login}"),
+        (restarts, restarts.note if restarts else ""),
+        (restarts, "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks"),
+        (restarts and cloud.max_cost_usd, _DISKS),
+        (image, image),
+        (login, f"OS Login is used: the fleet's key is imported into the profile of {login}"),
+        *((True, note) for note in (storage.notes(cloud, region) if storage else ())),
+        (tunnels is not None, f"SSH goes through Identity-Aware Proxy, with gcloud's account {tunnels}".rstrip()),
+        (True, _access(cloud, facts.sources)),
     )
-    return [
-        *(note for applies, note in rows if applies),
-        *_storage(facts.storage, cloud, region),
-        *_tunnels(facts.tunnels),
-        *_access(cloud, facts.sources),
-    ]
+    return [note for applies, note in rows if applies and note]
 
 
-def _storage(access: Access | None, cloud: GceOptions, region: str) -> list[str]:
-    """Return sentences about the bucket of the fleet, if it has one."""
-    if access is None:
-        return []
-    notes = [f"{access.email} reads and writes {cloud.bucket}"]
-    if access.doubt:
-        doubt = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
-        notes = [f"{doubt}; fleet doctor --bucket {cloud.bucket} shows the commands that grant them"]
-    if is_far(access.location, region):
-        notes.append(f"{cloud.bucket} is in {access.location}: its traffic with instances in {region} costs extra")
-    return notes
-
-
-def _tunnels(email: str | None) -> list[str]:
-    """Return a sentence about the account that opens tunnels, if instances have no external address."""
-    if email is None:
-        return []
-    return [f"SSH goes through Identity-Aware Proxy, with gcloud's account{f' {email}' if email else ''}"]
-
-
-def _access(cloud: GceOptions, sources: Sequence[str]) -> list[str]:
-    """Return a sentence with the addresses that can use SSH."""
+def _access(cloud: GceOptions, sources: Sequence[str]) -> str:
+    """Return a sentence with the addresses that can use SSH; empty if no firewall rule of the fleet decides that."""
     if not cloud.firewall:
-        return [
-            "no firewall rules are created (--no-firewall): existing rules must allow SSH and the fleet's traffic"
-        ]
+        return "no firewall rules are created (--no-firewall): existing rules must allow SSH and the fleet's traffic"
     if not cloud.external:
-        return []
-    addresses = ", ".join(sources)
+        return ""
+    addresses = f"SSH is open to {', '.join(sources)}"
     if cloud.ssh_from:
-        return [f"SSH is open to {addresses}"]
+        return addresses
     if len(sources) > 1:
-        return [f"SSH is open to {addresses}: this computer has several addresses; --ssh-from limits it to one"]
-    return [f"SSH is open to {addresses}, the address of this computer"]
-
-
-Paid = tuple[Region, GceOptions]
-"""A region, and the options of instances there, with the lifetime that the limit of the cost pays for."""
-
-
-def quote_fleet(account: Account, spec: FleetSpec, cloud: GceOptions, names: Sequence[str]) -> Quote:
-    """Return zones in the order in which they will be tried, with prices, without regions whose quota is too small.
-
-    Raises:
-        ApiError: a call failed; for example, the project, network, or image does not exist.
-        ProviderError: there are no credentials, or no zone is left.
-    """
-    facts, count = read_facts(account, spec, cloud, len(names)), len(names)
-    if not names:
-        return _quote(account.prices, cloud, 0)
-    stopped = _to_be_restarted(facts.existing, names)
-    check_ends(cloud, stopped)
-    restarted = [our_name(resource) for resource in stopped]
-    regions = _regions(account, spec, cloud, facts, count, len(restarted))
-    left, short = _within_quota(cloud, count, regions, Quotas(account.api.project, facts.project, facts.regions))
-    budget = quoted_budget(account, spec.name, cloud, facts.existing)
-    paid, unpaid = _within_budget(account.prices, budget, cloud, count, left, account.clock())
-    first, options = paid[0]
-    zones = [zone for region, _ in paid for zone in region.zones]
-    is_exact = all(account.prices.is_exact(cloud, zone) for zone in zones)
-    return replace(
-        _quote(account.prices, options, count),
-        offers=tuple(_offer(account.prices, cloud, zone) for zone in zones),
-        flex_start=cloud.flex_start and is_exact,
-        notes=(
-            *describe_options(cloud, zones[0], is_exact=is_exact),
-            *describe_highest_price(account.prices, cloud, count, regions),
-            *dict.fromkeys(problem.message for problem in (*short, *unpaid)),
-            *describe_hosts(facts, cloud, restarted, first.name),
-        ),
-        max_cost_usd=cloud.max_cost_usd,
-        used_usd=budget.used_usd,
-    )
-
-
-def _quote(prices: Prices, cloud: GceOptions, count: int) -> Quote:
-    """Return a quote without zones."""
-    return Quote(
-        count,
-        spot=cloud.spot,
-        priced_at=prices.priced_at,
-        price_source=prices.source,
-        delete_after_s=cloud.delete_after_s,
-        stop_after_s=cloud.stop_after_s,
-    )
-
-
-def _offer(prices: Prices, cloud: GceOptions, zone: str) -> Offer:
-    price = prices.price(cloud, zone)
-    return Offer(zone, describe(cloud), price.usd_h if price else None, price)
-
-
-def _to_be_restarted(existing: Sequence[compute_v1.Instance], names: Sequence[str]) -> list[compute_v1.Instance]:
-    """Return the stopped instances that are started again, in the order of their `names`."""
-    stopped = {our_name(resource): resource for resource in existing if resource.status == "TERMINATED"}
-    return [stopped[name] for name in names if name in stopped]
-
-
-def _regions(
-    account: Account, spec: FleetSpec, cloud: GceOptions, facts: Facts, count: int, restarted: int
-) -> list[Region]:
-    """Return the regions and zones that are tried; if all instances are only started again, at any price.
-
-    Raises:
-        ApiError: a call failed.
-        ProviderError: there are none.
-    """
-    pinned = sorted({zone_of(resource) for resource in facts.existing})
-    zones_by_region = offered(account, spec, cloud, pinned, is_baked=bool(facts.image.path))
-    if not pinned:
-        check_locations(cloud, facts.regions, zones_by_region, account.api.project)
-        check_subnetwork(facts.network, cloud, account.api.project)
-    priced = cloud if restarted < count else replace(cloud, max_price_usd_h=0.0)  # disks are not left for a price
-    return regions_to_try(account, priced, zones_by_region, pinned, count)
-
-
-def _within_quota(
-    cloud: GceOptions, count: int, regions: Sequence[Region], quotas: Quotas
-) -> tuple[list[Region], list[ProviderError]]:
-    """Return the regions whose quotas are large enough, and the problems of the others.
-
-    Raises:
-        ProviderError: there are none.
-    """
-    problems_of = {region: quotas.problems(cloud, count, region.name) for region in regions}
-    left = [region for region, shortages in problems_of.items() if not shortages]
-    problems: list[ProviderError] = [shortage for shortages in problems_of.values() for shortage in shortages]
-    if not left:
-        raise problems[0]
-    return left, problems
-
-
-def _within_budget(
-    prices: Prices, budget: Budget, cloud: GceOptions, count: int, regions: Sequence[Region], now: float
-) -> tuple[list[Paid], list[ProviderError]]:
-    """Return the regions in which the limit of the cost pays for the instances, and the problems of the others.
-
-    Raises:
-        ProviderError: there are none.
-    """
-    answers = [
-        (region, limited(budget, cloud, dearest(prices, cloud, region.zones), count, now)) for region in regions
-    ]
-    paid = [(region, answer) for region, answer in answers if isinstance(answer, GceOptions)]
-    problems = [answer for _, answer in answers if isinstance(answer, ProviderError)]
-    if not paid:
-        raise problems[0]
-    return paid, problems
+        return f"{addresses}: this computer has several addresses; --ssh-from limits it to one"
+    return f"{addresses}, the address of this computer"

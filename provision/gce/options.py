@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from provision.model import Command
 from provision.options import (
     COUNT,
     DURATION,
@@ -314,50 +315,90 @@ class GceOptions(ProviderOptions):
         return clauses
 
 
+Row = tuple[object, str, Mapping[str, str | bool | None] | None]
+"""A condition, its message if it is met, and the options of ``fleet up`` to change; None: do not repeat it."""
+
+
+def refuse(rows: Iterable[Row], command: Command | None = None) -> None:
+    """Raise an error with the message of the first row that applies; `command` lists valid values.
+
+    Raises:
+        ValueError: a row applies; the text is for the user.
+    """
+    for applies, message, again in rows:
+        if applies:
+            steps = [command] if command else []
+            raise InvalidOptionError(message, again, steps) if again or steps else ValueError(message)
+
+
+# --- labels, tags, metadata, and scripts --------------------------------------------------------------------------
+
 # https://cloud.google.com/compute/docs/labeling-resources#requirements,
 # https://cloud.google.com/vpc/docs/add-remove-network-tags#restrictions
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_LABELS_MAX = 60  # of 64; fleet sets up to four
 _TAG = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-_TAGS_MAX = 63  # of 64; fleet sets one
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_RESERVED = frozenset(
+    {
+        *("ssh-keys", "sshKeys", "block-project-ssh-keys", "enable-guest-attributes"),
+        *("enable-oslogin", "startup-script", "startup-script-url"),
+    }
+)
+_VALUE_MAX = 256 * 1024
+"""Bytes of a value: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations."""
 
 
-def check_labels(cloud: GceOptions) -> None:
-    """Raise InvalidOptionError for labels or tags that Compute Engine rejects, or that fleet sets itself."""
+def root_scripts(cloud: GceOptions) -> Mapping[str, str]:
+    """Return the scripts that root runs, in their order, by the option that gives them."""
+    scripts = {"--startup-script": cloud.startup_script, "--setup": cloud.setup}
+    return {name: text for name, text in scripts.items() if text}
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a script, by which its result on a host is found."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_items(cloud: GceOptions) -> None:
+    """Check what the user adds to instances: labels, tags, metadata, and scripts.
+
+    Raises:
+        InvalidOptionError: Compute Engine rejects one of them, or fleet sets it itself.
+    """
+    refuse(_problems_of_items(cloud))
+
+
+def _problems_of_items(cloud: GceOptions) -> Iterator[Row]:
+    label, tag, item = {"--label": None}, {"--tag": None}, {"--metadata": None}
+    letters = "up to 63 lower-case letters, digits, hyphens"
+    values = dict(root_scripts(cloud))
     for text in cloud.labels:
         key, value = split_pair(text, "--label")
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise InvalidOptionError(
-                f"--label {text!r}: keys and values have up to 63 lower-case letters, digits, hyphens, and "
-                "underscores; a key begins with a letter",
-                {"--label": None},
-            )
-        if key == "fleet" or key.startswith("fleet-"):
-            raise InvalidOptionError(f"--label {key}: fleet sets this label itself", {"--label": None})
-    _check_repetition("--label", cloud.labels)
-    if bad := next((tag for tag in cloud.tags if not _TAG.fullmatch(tag)), None):
-        raise InvalidOptionError(
-            f"--tag {bad!r}: a tag has up to 63 lower-case letters, digits, and hyphens, and begins with a letter",
-            {"--tag": None},
-        )
-    for name, noun, given, most in (
-        ("--label", "labels", cloud.labels, _LABELS_MAX),
-        ("--tag", "network tags", cloud.tags, _TAGS_MAX),
-    ):
-        if len(given) > most:
-            raise InvalidOptionError(
-                f"{name}: {len(given)} {noun} are given; an instance has at most {most} in addition to those of "
-                f"fleet: remove {len(given) - most}",
-                {name: None},
-            )
+        is_valid = _LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)
+        message = f"--label {text!r}: keys and values have {letters}, and underscores; a key begins with a letter"
+        yield (not is_valid, message, label)
+        yield (key.partition("-")[0] == "fleet", f"--label {key}: fleet sets this label itself", label)
+    for text in cloud.tags:
+        message = f"--tag {text!r}: a tag has {letters[:-9]} and hyphens, and begins with a letter"
+        yield (not _TAG.fullmatch(text), message, tag)
+    for text in cloud.metadata:
+        key, value = split_pair(text, "--metadata")
+        message = f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores"
+        yield (not _KEY.fullmatch(key), message, item)
+        is_set = key in _RESERVED or key.startswith("fleet-")
+        yield (is_set, f"--metadata {key}: fleet sets this item itself", item)
+        values[f"--metadata {key}"] = value
+    for name, pairs in (("--label", cloud.labels), ("--metadata", cloud.metadata)):
+        keys = [split_pair(text, name)[0] for text in pairs]
+        for key in keys:
+            yield (keys.count(key) > 1, f"{name} {key} is given more than once", {name: None})
+    for name, text in values.items():
+        message = f"{name}: a metadata value has at most {_VALUE_MAX // 1024} KiB"
+        yield (len(text.encode()) > _VALUE_MAX, message, {name.partition(" ")[0]: None})
 
 
-def _check_repetition(name: str, pairs: Sequence[str]) -> None:
-    keys = [split_pair(text, name)[0] for text in pairs]
-    if repeated := next((key for key in keys if keys.count(key) > 1), ""):
-        raise InvalidOptionError(f"{name} {repeated} is given more than once", {name: None})
-
+# --- logins and accounts ------------------------------------------------------------------------------------------
 
 _TAKEN = re.compile(
     r"adm|admin|audio|backup|bin|cdrom|crontab|daemon|dialout|dip|disk|docker|fax|floppy|games|google-sudoers|"
@@ -381,7 +422,6 @@ def check_login(name: str) -> None:
 
 
 _SCOPES = "https://www.googleapis.com/auth/"
-
 _KNOWN = frozenset(
     {
         *("bigquery", "bigquery.insertdata", "bigquery.readonly", "bigtable.admin", "bigtable.data"),
@@ -402,7 +442,6 @@ _OF_GCLOUD = {
     "storage-ro": "devstorage.read_only",
     "storage-rw": "devstorage.read_write",
 }
-
 _URL = re.compile(r"https://[!-~]+", re.ASCII)
 _LIST = ("gcloud", "iam", "service-accounts", "list")
 
@@ -415,8 +454,7 @@ def complete_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     """
     for scope in scopes:
         if scope not in _KNOWN and not _URL.fullmatch(scope):
-            close = get_close_matches(scope, sorted(_KNOWN), n=1)
-            near = _OF_GCLOUD.get(scope) or (close[0] if close else "")
+            near = _OF_GCLOUD.get(scope) or next(iter(get_close_matches(scope, sorted(_KNOWN), n=1)), "")
             meant = dict.fromkeys(near if other == scope else other for other in scopes)
             raise InvalidOptionError(
                 f"--scopes {scope!r} is not a known OAuth scope, such as devstorage.read_only; others are given as "
@@ -426,25 +464,21 @@ def complete_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     return tuple(_SCOPES + scope if scope in _KNOWN else scope for scope in scopes)
 
 
-def check_account(cloud: GceOptions) -> GceOptions:
-    """Return resolved options.
+def check_account(cloud: GceOptions) -> None:
+    """Check the service account of resolved options.
 
     Raises:
-        ValueError: the service account has no effect, or is not an address.
+        ValueError: it has no effect, or is not an address.
     """
-    if cloud.service_account and not cloud.scopes:
-        message = "--service-account requires --scopes or --bucket: without them, instances have no account"
-        raise InvalidOptionError(message, {"--scopes": "cloud-platform"})
-    if cloud.service_account and "@" not in cloud.service_account:
-        raise InvalidOptionError(
-            f"--service-account {cloud.service_account!r} is not an e-mail address, "
-            "such as NAME@PROJECT.iam.gserviceaccount.com",
-            next_steps=[_LIST],
-        )
-    return cloud
+    email = cloud.service_account
+    message = "--service-account requires --scopes or --bucket: without them, instances have no account"
+    refuse([(email and not cloud.scopes, message, {"--scopes": "cloud-platform"})])
+    form = "NAME@PROJECT.iam.gserviceaccount.com"
+    message = f"--service-account {email!r} is not an e-mail address, such as {form}"
+    refuse([(email and "@" not in email, message, None)], _LIST)
 
 
-def check_identity(cloud: GceOptions, *, spot: bool) -> GceOptions:
+def with_unattended_scope(cloud: GceOptions) -> GceOptions:
     """Return options with the scope that ``--unattended`` needs.
 
     Raises:
@@ -452,81 +486,17 @@ def check_identity(cloud: GceOptions, *, spot: bool) -> GceOptions:
     """
     if not cloud.unattended:
         return cloud
-    if not spot:
-        message = "--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself"
-        raise InvalidOptionError(message, {"--spot": True})
-    if not cloud.service_account:
-        message = "--unattended requires --service-account: hosts start each other with this account"
-        raise InvalidOptionError(message, next_steps=[_LIST])
+    message = "--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself"
+    refuse([(not cloud.spot, message, {"--spot": True})])
+    message = "--unattended requires --service-account: hosts start each other with this account"
+    refuse([(not cloud.service_account, message, None)], _LIST)
     return cloud if COMPUTE in cloud.scopes else replace(cloud, scopes=(*cloud.scopes, COMPUTE))
-
-
-_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_RESERVED = frozenset(
-    {
-        *("ssh-keys", "sshKeys", "block-project-ssh-keys", "enable-guest-attributes"),
-        *("enable-oslogin", "startup-script", "startup-script-url"),
-    }
-)
-_VALUE_MAX = 256 * 1024
-"""Bytes of a value: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations."""
-_ALL_MAX = 448 * 1024  # of 512 KiB; fleet sets others
-"""Bytes of all keys and values."""
-
-
-def root_scripts(cloud: GceOptions) -> Mapping[str, str]:
-    """Return the scripts that root runs, in their order, by the option that gives them."""
-    scripts = {"--startup-script": cloud.startup_script, "--setup": cloud.setup}
-    return {name: text for name, text in scripts.items() if text}
-
-
-def digest(text: str) -> str:
-    """Return the SHA-256 of a script, by which its result on a host is found."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def check_preparation(cloud: GceOptions) -> None:
-    """Raise InvalidOptionError if a metadata item cannot be set, or a script is too large for one."""
-    for text in cloud.metadata:
-        key, value = split_pair(text, "--metadata")
-        if not _KEY.fullmatch(key):
-            message = f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores"
-            raise InvalidOptionError(message, {"--metadata": None})
-        if key in _RESERVED or key.startswith("fleet-"):
-            raise InvalidOptionError(f"--metadata {key}: fleet sets this item itself", {"--metadata": None})
-        _check_size(f"--metadata {key}", value)
-    _check_repetition("--metadata", cloud.metadata)
-    for name, text in root_scripts(cloud).items():
-        _check_size(name, text)
-    sizes = {"--metadata": sum(len(text.encode()) for text in cloud.metadata)}
-    sizes |= {name: len(text.encode()) for name, text in root_scripts(cloud).items()}
-    if (excess := sum(sizes.values()) - _ALL_MAX) > 0:
-        raise InvalidOptionError(
-            f"{', '.join(name for name, size in sizes.items() if size)}: an instance has at most "
-            f"{_ALL_MAX // 1024} KiB of metadata and scripts in addition to those of fleet: "
-            f"remove {-(-excess // 1024)} KiB",
-            {max(sizes, key=lambda name: sizes[name]): None},
-        )
-
-
-def _check_size(name: str, text: str) -> None:
-    if len(text.encode()) > _VALUE_MAX:
-        option_name = name.partition(" ")[0]
-        raise InvalidOptionError(
-            f"{name}: a metadata value has at most {_VALUE_MAX // 1024} KiB", {option_name: None}
-        )
 
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", re.ASCII)
 _STORAGE_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
-_SUFFICIENT_SCOPES = frozenset(
-    {
-        _STORAGE_SCOPE,
-        "https://www.googleapis.com/auth/devstorage.full_control",
-        "https://www.googleapis.com/auth/cloud-platform",
-    }
-)
+_SUFFICIENT_SCOPES = {_STORAGE_SCOPE, f"{_SCOPES}devstorage.full_control", f"{_SCOPES}cloud-platform"}
 
 
 def check_bucket(cloud: GceOptions) -> None:

@@ -10,24 +10,26 @@ from typing import Any
 
 from google.cloud import compute_v1
 
-from provision.gce.access.host_keys import await_keys
+from provision.gce.access.hosts import await_keys
 from provision.gce.account import Account, separate_id
-from provision.gce.api.batch import Answer, Call
-from provision.gce.api.messages import ApiError, from_json
-from provision.gce.api.requests import (
+from provision.gce.api.client import ApiError, Call
+from provision.gce.api.resources import (
     DISCARD_LOCAL_SSDS,
     RESTARTS,
+    SCRATCH,
     STARTUP,
     deadlines,
     items_of,
     limit_run,
     metadata,
+    our_name,
     restarts,
     runs_scripts,
     scripts,
+    seconds,
     startup_script,
+    zone_of,
 )
-from provision.gce.api.resources import SCRATCH, our_name, seconds, zone_of
 from provision.gce.catalog.gpus import FLEX_START
 from provision.gce.catalog.machines import MAX_DURATION_MIN_S, resolved
 from provision.gce.catalog.names import instance_name, last
@@ -155,16 +157,17 @@ def confirmed(account: Account, targets: Sequence[compute_v1.Instance], attribut
     return not left
 
 
-def _published(answer: Answer, attribute: str) -> str:
-    attributes = from_json(compute_v1.GuestAttributes, answer.body)
-    return next((item.value for item in attributes.query_value.items if item.key == attribute), "")
+def _published(answer: compute_v1.GuestAttributes | ApiError, attribute: str) -> str:
+    items = [] if isinstance(answer, ApiError) else answer.query_value.items
+    return next((item.value for item in items if item.key == attribute), "")
 
 
 def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: Progress) -> list[compute_v1.Instance]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
 
     Those that have stopped are stopped, too: an operation of an interrupted command may be about to start them. Other
-    hosts do not start them either.
+    hosts do not start them either. A stop must discard the content of Local SSDs, which it ends: ``discardLocalSsd``
+    of instances.stop in the discovery document of the Compute Engine API.
 
     Returns:
         The instances as they are then.
@@ -176,7 +179,9 @@ def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: P
     for resource in resources:
         if resource.status != "TERMINATED":
             progress(our_name(resource), "stopping")
-    account.change([stop_call(account, resource) for resource in resources], "stopping the instances")
+    discards = [{"discardLocalSsd": "true"} if _has_local_ssds(resource) else {} for resource in resources]
+    calls = [account.call(each, "stop", **query) for each, query in zip(resources, discards, strict=True)]
+    account.change(calls, "stopping the instances")
     stopped = await_status(account, resources, "TERMINATED", "stopping the instances")
     for resource in stopped:
         progress(our_name(resource), "stopped")
@@ -193,16 +198,7 @@ def prevent_restarts(account: Account, resources: Sequence[compute_v1.Instance])
     if not unattended:
         return resources
     set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")
-    return _listed(account, resources)
-
-
-def stop_call(account: Account, resource: compute_v1.Instance) -> Call:
-    """Return the call that stops an instance; it must discard the content of Local SSDs, which a stop ends.
-
-    Source: ``discardLocalSsd`` of instances.stop in the discovery document of the Compute Engine API.
-    """
-    discards = _has_local_ssds(resource)
-    return account.call(resource, "stop", discardLocalSsd="true") if discards else account.call(resource, "stop")
+    return account.existing(resources)
 
 
 def start_for(
@@ -229,7 +225,8 @@ def start_for(
     if not resources:
         return
     lifetime_s = cloud.delete_after_s
-    others = [resource for resource in resources if lifetime_s and _lifetime_s(resource) != lifetime_s]
+    limits = [(resource, resource.scheduling.max_run_duration.seconds) for resource in resources]
+    others = [resource for resource, seconds in limits if lifetime_s and seconds != lifetime_s]
     account.change([set_lifetime(account, resource, lifetime_s) for resource in others], "changing the deadline")
     for resource in resources:
         progress(our_name(resource), "starting again")
@@ -238,7 +235,7 @@ def start_for(
     with account.request(fleet, "start", **intent) as request:
         ids = [separate_id(request.id, name) for name in intent["names"]]
         calls = [account.call(each, "start", requestId=id_) for each, id_ in zip(resources, ids, strict=True)]
-        account.change(calls, "starting the instances")
+        account.change(calls, "starting the instances", at_once=False)
     for resource in resources:
         account.keys.pop(str(resource.id), None)
 
@@ -259,7 +256,7 @@ def _intent(resources: Sequence[compute_v1.Instance], lifetime_s: int, price: Pr
 def stop_started(account: Account, resources: Sequence[compute_v1.Instance], progress: Progress) -> None:
     """Stop those of some instances that run, after not all of them could be started; ignore errors of the API."""
     with contextlib.suppress(ApiError):
-        stop(account, _listed(account, resources), progress)
+        stop(account, account.existing(resources), progress)
 
 
 def set_lifetime(account: Account, resource: compute_v1.Instance, seconds: int) -> Call:
@@ -287,31 +284,15 @@ def await_status(
     current: list[compute_v1.Instance] = []
 
     def have_status() -> bool:
-        current[:] = _listed(account, targets)
+        current[:] = account.existing(targets)
         return all(each.status == status for each in current)
 
     account.api.until(have_status, activity)
     return current
 
 
-def _listed(account: Account, targets: Sequence[compute_v1.Instance]) -> list[compute_v1.Instance]:
-    """Return those of `targets` that exist, as the API lists them now.
-
-    Raises:
-        ApiError: the API does not answer.
-    """
-    ids = {str(resource.id) for resource in targets}
-    fleets = sorted({resource.labels["fleet"] for resource in targets})
-    return [each for fleet in fleets for each in account.resources(fleet) if str(each.id) in ids]
-
-
 def _has_local_ssds(resource: compute_v1.Instance) -> bool:
     return any(disk.type_ == SCRATCH for disk in resource.disks)
-
-
-def _lifetime_s(resource: compute_v1.Instance) -> int:
-    """Return the lifetime of an instance after each start, in seconds; 0: it has none, or a fixed end."""
-    return resource.scheduling.max_run_duration.seconds
 
 
 _BAD_REQUEST = 400
@@ -401,36 +382,24 @@ def extend(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Ins
     if not _check(account, cloud, targets):
         set_deadlines(account, cloud, targets)
         return
-    if cloud.max_cost_usd:
-        price = _price(account, cloud, targets)
-        targets = _stop(account, targets, progress)
-        paid_s = _paid_s(account, cloud, targets, price)
-        _start(account, replace(cloud, max_duration_s=paid_s), targets, price, progress)
-        return
-    try:
-        calls = [set_lifetime(account, resource, cloud.delete_after_s) for resource in targets]
-        account.change(calls, "changing the deadline")
-        set_deadlines(account, cloud, targets)
-    except ApiError as error:
-        if error.status != _BAD_REQUEST:
-            raise
-        targets = _stop(account, targets, progress)
-        _start(account, cloud, targets, None, progress)
-
-
-def _stop(
-    account: Account, targets: Sequence[compute_v1.Instance], progress: Progress
-) -> Sequence[compute_v1.Instance]:
-    """Stop instances, and return those that exist then; a Spot VM may be preempted and deleted at the same time.
-
-    Raises:
-        ProviderError: none of them exists any more.
-    """
-    stopped = stop(account, targets, progress)
-    if not stopped:
+    price = _price(account, cloud, targets) if cloud.max_cost_usd else None
+    if price is None:
+        try:
+            calls = [set_lifetime(account, resource, cloud.delete_after_s) for resource in targets]
+            account.change(calls, "changing the deadline")
+            set_deadlines(account, cloud, targets)
+            return
+        except ApiError as error:
+            if error.status != _BAD_REQUEST:
+                raise
+    targets = stop(account, targets, progress)
+    if not targets:  # Spot VMs may be preempted and deleted at the same time
         message = "the instances were deleted while they were being stopped for their new lifetime"
         raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
-    return stopped
+    if price is not None:
+        cloud = replace(cloud, max_duration_s=_paid_s(account, cloud, targets, price))
+    start_for(account, cloud, targets, price, progress)
+    await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)
 
 
 def _price(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> Price:
@@ -456,17 +425,6 @@ def _paid_s(
     if paid_s < (seconds if ending else MAX_DURATION_MIN_S):
         raise longer_than_paid(budget, price, len(targets), seconds, paid_s)
     return min(seconds, paid_s)
-
-
-def _start(
-    account: Account,
-    cloud: GceOptions,
-    targets: Sequence[compute_v1.Instance],
-    price: Price | None,
-    progress: Progress,
-) -> None:
-    start_for(account, cloud, targets, price, progress)
-    await_keys(account, await_status(account, targets, "RUNNING", "starting the instances"), progress)
 
 
 PREEMPTED = "compute.instances.preempted"

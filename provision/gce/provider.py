@@ -10,29 +10,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from google.cloud import compute_v1
-
 from provision.gce import bake, create, delete, power
-from provision.gce.access import firewall, iap, os_login
-from provision.gce.access.host_keys import hosts
+from provision.gce.access import accounts, hosts, networks
 from provision.gce.account import Account
 from provision.gce.api.client import Api, Timing
-from provision.gce.api.price_list import PriceList
+from provision.gce.api.prices import PriceList
 from provision.gce.api.resources import our_name
 from provision.gce.catalog.gpus import find_gpu
 from provision.gce.catalog.machines import completed, is_incomplete, refusal, resolved
-from provision.gce.checks.doctor import doctor
+from provision.gce.checks import doctor
 from provision.gce.money import exceeded, quote_fleet
 from provision.gce.options import (
     ENDPOINT_VARIABLE,
     GceOptions,
     check_account,
-    check_identity,
-    check_labels,
+    check_items,
     check_login,
-    check_preparation,
     complete_scopes,
     is_loopback,
+    with_unattended_scope,
 )
 from provision.gce.power import termination_reasons
 from provision.model import Baking, Finding, FleetSpec, Host, Image, Instance, Orphan, Quote, SshAccess
@@ -112,16 +108,17 @@ class GceProvider(Provider):
         if "ssh_user" in fields:
             check_login(fields["ssh_user"])
         changed = replace(options, **fields)
-        check_preparation(changed)
-        check_labels(changed)
-        changed = check_identity(changed, spot=changed.spot)
+        check_items(changed)
+        changed = with_unattended_scope(changed)
         try:
             cloud = resolved(changed)
         except ValueError:
             if not gpu or "machine_type" in fields or not options.machine_type:
                 raise
             cloud = resolved(replace(changed, machine_type=""))  # the machine type belonged to the previous GPUs
-        return check_account(cloud) if "service_account" in fields else cloud
+        if "service_account" in fields:
+            check_account(cloud)
+        return cloud
 
     # --- before any money -------------------------------------------------------------------------------------
 
@@ -143,7 +140,7 @@ class GceProvider(Provider):
             raise refused
         _check_endpoint(cloud.endpoint)
         if not cloud.external:
-            iap.find_gcloud()
+            hosts.find_gcloud()
 
     def complete(self, spec: FleetSpec) -> FleetSpec:
         """Return `spec` with the GPUs and image of its machine type, if only Compute Engine knows them.
@@ -165,7 +162,7 @@ class GceProvider(Provider):
             ProviderError: credentials, project, quota, network, image, or machine type cannot be used.
         """
         with self._account.errors_while("prepare the fleet"):
-            return quote_fleet(self._account, spec, _options(spec), names)
+            return quote_fleet(self._account, self._account.fleet(spec), names)
 
     def doctor(self, workers: int = 1) -> Sequence[Finding]:
         """Check credentials, project, API, permissions, and quotas; return each result and how to fix it."""
@@ -181,8 +178,7 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("create the instances"):
             self._account.settle(spec.name)
-            cloud = _options(spec)
-            create.create(self._account, replace(spec, options=cloud), cloud, names, progress)
+            create.create(self._account, self._account.fleet(spec), names, progress)
 
     def list(self, fleet: str | None = None) -> list[Instance]:
         """Return the instances of `fleet`, or of all fleets of this owner for None, ordered by fleet and index.
@@ -202,7 +198,7 @@ class GceProvider(Provider):
             ProviderError: an instance does not run, or has not published its host key.
         """
         with self._account.errors_while("list the instances"):
-            return hosts(self._account, spec, _options(spec), instances)
+            return hosts.hosts(self._account, self._account.fleet(spec), instances)
 
     def forget_host_keys(self) -> None:
         """Let `hosts` read the guest attributes again."""
@@ -214,9 +210,9 @@ class GceProvider(Provider):
         Raises:
             ProviderError: the address of this computer is unknown, or the rule cannot be changed.
         """
-        cloud = _options(spec)
+        change = networks.open_firewall if make else networks.follow_caller
         with self._account.errors_while("update the firewall rule of the fleet"):
-            return (firewall.open_firewall if make else firewall.follow_caller)(self._account, spec, cloud)
+            return change(self._account, self._account.fleet(spec))
 
     # --- images -----------------------------------------------------------------------------------------------
 
@@ -227,7 +223,7 @@ class GceProvider(Provider):
             ProviderError: the image cannot be made.
         """
         with self._account.errors_while("plan the image"):
-            return bake.plan(self._account, spec, _options(spec))
+            return bake.plan(self._account, self._account.fleet(spec))
 
     def bake(self, spec: FleetSpec, image: str, progress: Progress) -> Image:
         """Create an image of the only host of `spec`, without its keys; the host is stopped.
@@ -236,7 +232,7 @@ class GceProvider(Provider):
             ProviderError: the image could not be created; the host may still run.
         """
         with self._account.errors_while("create the image"):
-            return bake.bake(self._account, spec, _options(spec), image, progress)
+            return bake.bake(self._account, self._account.fleet(spec), image, progress)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -247,19 +243,12 @@ class GceProvider(Provider):
             ProviderError: an instance could not be deleted.
         """
         with self._account.errors_while("delete the instances"):
-            targets = self._resources(instances)
+            targets = self._account.existing(instances)
             delete.delete_instances(self._account, targets, progress)
         deleted = {str(resource.id) for resource in targets}
         for worker in instances:
             if worker.id not in deleted:
                 progress(worker.name, "deleted")
-
-    def _resources(self, instances: Sequence[Instance]) -> Sequence[compute_v1.Instance]:
-        """Return the existing ones of `instances`, as the API lists them."""
-        ids = {worker.id for worker in instances}
-        fleets = sorted({worker.fleet for worker in instances})
-        resources = [resource for fleet in fleets for resource in self._account.resources(fleet)]
-        return [resource for resource in resources if str(resource.id) in ids]
 
     def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
         """Delete instances, disks, addresses and firewall rules of `fleet` together, and list again.
@@ -279,7 +268,7 @@ class GceProvider(Provider):
                 # Disks are deleted after that: instances that such a call creates use disks of the same names.
                 account.await_calls(fleet, progress)
             left = delete.delete_fleet(account, fleet)
-            os_login.revoke(account, fleet)
+            accounts.remove_key(account, fleet)
         names = {orphan.name for orphan in left}
         for resource in instances:
             if resource.name not in names:
@@ -330,14 +319,14 @@ class GceProvider(Provider):
         """
         cloud = power.with_lifetime(self._cloud, seconds)
         with self._account.errors_while("change the lifetime of the instances"):
-            targets = self._resources(instances)
+            targets = self._account.existing(instances)
             existing = {str(resource.id) for resource in targets}
             if gone := [worker.name for worker in instances if worker.id not in existing]:
                 message = f"{', '.join(gone)} does not exist any more; the lifetime was not changed"
                 raise ProviderError(ErrorKind.UNREACHABLE, message, next_steps=[("fleet", "up")])
             power.extend(self._account, cloud, targets, progress)
             for fleet in sorted({worker.fleet for worker in instances}):
-                os_login.extend(self._account, fleet, cloud.delete_after_s)
+                accounts.extend_key(self._account, fleet, cloud.delete_after_s)
 
     def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
         """Return a warning if Compute Engine would delete `instances` before their new lifetime ends.
@@ -346,7 +335,7 @@ class GceProvider(Provider):
             ProviderError: they cannot have this lifetime, or the limit of the cost does not pay for it.
         """
         with self._account.errors_while("change the lifetime of the instances"):
-            return power.check(self._account, self._cloud, seconds, self._resources(instances))
+            return power.check(self._account, self._cloud, seconds, self._account.existing(instances))
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         """Stop `instances`, and wait until they are stopped; they keep their disks.
@@ -358,7 +347,7 @@ class GceProvider(Provider):
             for fleet in sorted({worker.fleet for worker in instances}):
                 if not self._account.settle(fleet):
                     self._account.await_calls(fleet, progress)
-            power.stop(self._account, self._resources(instances), progress)
+            power.stop(self._account, self._account.existing(instances), progress)
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
         """Let instances power off by themselves at a time, in seconds since the epoch; 0: when their lifetime ends.
@@ -371,9 +360,9 @@ class GceProvider(Provider):
         """
         with self._account.errors_while("set the stop time of the instances"):
             if not at:
-                power.release(self._account, self._cloud, self._resources(instances))
+                power.release(self._account, self._cloud, self._account.existing(instances))
                 return True
-            targets = self._resources(instances)
+            targets = self._account.existing(instances)
             return power.stop_at(self._account, targets, round(at + self._account.api.ahead_s))
 
     def update_scripts(self, spec: FleetSpec, instances: Sequence[Instance]) -> None:
@@ -383,7 +372,7 @@ class GceProvider(Provider):
             ProviderError: the metadata of the instances cannot be changed, or their startup script is too old.
         """
         with self._account.errors_while("change the scripts of the instances"):
-            power.update_scripts(self._account, _options(spec), self._resources(instances))
+            power.update_scripts(self._account, _options(spec), self._account.existing(instances))
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.

@@ -36,8 +36,6 @@ CREATING = (
 )
 CALLS = (
     "compute.*",
-    "batch",
-    "batch.compute.*",
     "compute.instances.*",
     "compute.firewalls.*",
     "compute.*Operations.*",

@@ -15,11 +15,10 @@ from fleet.errors import FleetError
 from fleet.fleets.plan import UpRequest
 from fleet.fleets.repair import ExistingFleet, repair_fleet
 from fleet.state import BAKING, Store
-from provision.gce.api.messages import from_json
-from provision.gce.api.requests import IAP_RANGE
-from provision.gce.api.resources import our_name
+from provision.gce.api.client import from_json
+from provision.gce.api.prices import table
+from provision.gce.api.resources import IAP_RANGE, our_name
 from provision.gce.catalog.names import continent_of
-from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.names import instance_name

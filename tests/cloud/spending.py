@@ -14,9 +14,8 @@ import requests
 from fleet.errors import FleetError
 from fleet.fleets.instances import list_instances
 from fleet.fleets.repair import ExistingFleet, repair_fleet
-from provision.gce.api.requests import RESTARTS
-from provision.gce.api.resources import seconds
-from provision.gce.catalog.prices import Prices, from_catalog, rates_of
+from provision.gce.api.prices import Prices, from_catalog, rates_of
+from provision.gce.api.resources import RESTARTS, seconds
 from provision.gce.options import STOP_AT, GceOptions
 from tests.cloud.customer import FLEET, Customer, patched
 from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused

@@ -59,7 +59,7 @@ def test_the_limit_of_an_existing_fleet_is_removed_if_its_price_is_unknown(
 ) -> None:
     customer.up(workers=1)
     with monkeypatch.context() as patch:
-        patch.setattr("provision.gce.catalog.prices.Prices.price", lambda *_: None)
+        patch.setattr("provision.gce.api.prices.Prices.price", lambda *_: None)
         for refuse in (lambda: customer.extend(3600), lambda: customer.up(workers=2)):
             with pytest.raises(UsageError, match="is unknown, so --max-cost cannot limit it") as refused:
                 refuse()

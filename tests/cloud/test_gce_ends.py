@@ -13,7 +13,7 @@ from fleet.events import Note
 from fleet.fleets.plan import UpRequest
 from fleet.state import Store
 from provision.gce import create
-from provision.gce.access.service_account import NEEDED
+from provision.gce.access.accounts import NEEDED
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec, InstanceState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provision.gce.api.requests import IAP_RANGE
+from provision.gce.api.resources import IAP_RANGE
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ProviderError

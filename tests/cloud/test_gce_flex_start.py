@@ -37,7 +37,7 @@ def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
     [quoted] = customer.up(wait_s=3600).of(Quoted)
     assert "Flex-start VMs cost at most the price on demand that is shown" in quoted.notes
     calls = customer.emulator.state()["calls"]
-    assert calls["batch.compute.instances.insert"] == 2
+    assert calls["compute.instances.insert"] == 2
     assert not [name for name in calls if "bulkInsert" in name]
     for instance in customer.emulator.cloud.instances.values():
         assert instance.status == "RUNNING"
@@ -45,7 +45,7 @@ def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
         assert instance.body["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
         assert instance.blueprint.queue_s == 0  # there was capacity
     customer.up(wait_s=3600)
-    assert customer.emulator.state()["calls"]["batch.compute.instances.insert"] == 2
+    assert customer.emulator.state()["calls"]["compute.instances.insert"] == 2
     customer.down()
     assert customer.held() == []
 
@@ -168,7 +168,7 @@ def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) ->
     abandoned.up(wait_s=7200)
     assert ends(abandoned) == {600}
     assert abandoned.statuses() == ["RUNNING", "RUNNING"]
-    assert abandoned.emulator.state()["calls"]["batch.compute.instances.insert"] == 4  # at once, and in the queue
+    assert abandoned.emulator.state()["calls"]["compute.instances.insert"] == 4  # at once, and in the queue
 
 
 def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:

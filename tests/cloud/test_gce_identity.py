@@ -16,8 +16,8 @@ from google.oauth2.credentials import Credentials
 from fleet.state import Store, caller
 from provision.gce.api.client import Api, member_of
 from provision.gce.catalog.machines import resolved
-from provision.gce.catalog.roles import UNKNOWN_MEMBER
 from provision.gce.checks.account import permissions
+from provision.gce.diagnosis import UNKNOWN_MEMBER
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec

@@ -14,11 +14,11 @@ from fleet.cli.fleets import up
 from fleet.errors import QuotaError, UsageError
 from fleet.fleets.plan import GPU_PACKAGES, UpRequest
 from fleet.state import Store
-from provision.gce.api.messages import from_json
+from provision.gce.api.client import from_json
+from provision.gce.api.prices import table
 from provision.gce.api.resources import cloud_of
 from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, cpus, has_gpus, refusal, resolved, series_of
-from provision.gce.catalog.prices import table
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
@@ -221,8 +221,8 @@ def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(user: Cus
     assert resolved(GceOptions()).disk_type == "pd-balanced"
 
 
-def test_zones_that_already_failed_are_denied(user: Customer) -> None:
-    # First one zone, then the rest of its region: ALLOW does not exclude the first zone.
+def test_zones_that_already_failed_are_not_tried_again(user: Customer) -> None:
+    # First one zone, then the rest of its region.
     user.emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
     made(user, gpu="t4", zones=("us-central1-a", "us-central1"))
     [instance] = user.emulator.cloud.instances.values()

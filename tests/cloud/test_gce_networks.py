@@ -120,12 +120,12 @@ def test_too_many_calls_are_repeated_and_are_not_a_missing_permission(emulator: 
     with pytest.raises(ProviderError, match="rate of calls"):
         provider.create(spec, WORKERS, lambda *_: None)
     emulator.faults.clear()
-    for method in ("compute.firewalls.insert", "batch.compute.instances.getGuestAttributes"):
+    for method in ("compute.firewalls.insert", "compute.instances.getGuestAttributes"):
         emulator.faults.add("403-rate", method)
     provider.create(spec, WORKERS, lambda *_: None)
     assert len(provider.list("demo")) == 2
     calls = emulator.state()["calls"]
-    assert min(calls["compute.firewalls.insert"], calls["batch"]) >= 2
+    assert min(calls["compute.firewalls.insert"], calls["compute.instances.getGuestAttributes"]) >= 2
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fleet.state import Store
 from provision.gce.api.client import Timing
-from provision.gce.catalog.prices import PRICED_AT
+from provision.gce.api.prices import PRICED_AT
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec, Quote

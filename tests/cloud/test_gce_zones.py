@@ -168,7 +168,8 @@ def test_a_quota_that_is_refused_everywhere_is_not_a_lack_of_capacity(user: Cust
 
 def test_a_quota_that_is_too_small_in_one_region_is_named_while_waiting(user: Customer) -> None:
     fill(user, "us-central1")
-    user.emulator.faults.add("quota", zone="us-west4", times=0, metric="NVIDIA_T4_GPUS", limit=1)
+    for zone in ("us-west4-a", "us-west4-b"):
+        user.emulator.faults.add("quota", zone=zone, times=0, metric="NVIDIA_T4_GPUS", limit=1)
     with pytest.raises(CapacityError) as failure:
         user.up(gpu="t4")
     assert failure.value.message.startswith("no capacity for 2 instances (n1-standard-4 + 1 nvidia-tesla-t4) in ")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fleet.state import Store
-from provision.gce.access import iap
+from provision.gce.access import hosts
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
@@ -221,10 +221,10 @@ def test_the_commands_of_doctor_list_reservations_and_firewall_rules(
 def test_the_login_of_gcloud_is_recognized(server: Gcloud, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "CLOUDSDK_CONFIG", "CLOUDSDK_AUTH_ACCESS_TOKEN"):
         monkeypatch.setenv(name, server.environment[name])
-    assert iap.access_token() == "emulated"
+    assert hosts.access_token() == "emulated"
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
     with pytest.raises(ProviderError, match="is not logged in") as caught:
-        iap.access_token()
+        hosts.access_token()
     assert command_lines(caught.value) == "gcloud auth login"
 
 

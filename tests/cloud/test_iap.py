@@ -46,9 +46,8 @@ def test_a_question_of_gcloud_is_an_error_at_once(tmp_path: Path) -> None:
     program = tmp_path / "gcloud"
     program.write_text("#!/bin/sh\nread -r password || { echo 'ERROR: (gcloud) cannot prompt' >&2; exit 1; }\n")
     program.chmod(0o755)
-    code = (
-        "from provision.gce.access import iap\ntry: iap.access_token()\nexcept Exception as error: print(error.cause)"
-    )
+    call = "try: hosts.access_token()\nexcept Exception as error: print(error.cause)"
+    code = f"from provision.gce.access import hosts\n{call}"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},

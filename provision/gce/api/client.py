@@ -6,6 +6,7 @@ Source: https://cloud.google.com/compute/docs/reference/rest/v1 and the discover
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -13,15 +14,17 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import google.auth
+import proto
 import requests
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import GoogleAPICallError
@@ -30,34 +33,149 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Ref
 from google.auth.transport.requests import AuthorizedSession
 from google.auth.transport.requests import Request as AuthRequest
 from google.cloud import compute_v1
+from google.protobuf.json_format import ParseError
 from requests import RequestException
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
-from provision.gce.api.batch import CALLS_MAX, Answer, Call, decode, encode
-from provision.gce.api.messages import (
-    ApiError,
-    Json,
-    Listing,
-    M,
-    from_http,
-    from_json,
-    from_operation,
-    is_done,
-    to_json,
-)
 from provision.gce.catalog.names import last, network_of
-from provision.gce.catalog.roles import UNKNOWN_MEMBER
 from provision.gce.diagnosis import (
+    EXPIRED,
+    MISSING,
+    RATE,
+    UNKNOWN_MEMBER,
+    UNUSABLE,
     VARIABLE,
     Failure,
-    expired_credentials,
-    no_credentials,
+    credentials_error,
+    mapping,
+    mappings,
     no_project,
-    unusable_credentials,
 )
 from provision.gce.options import is_loopback
 from provision.provider import ProviderError
+
+Json = dict[str, Any]
+M = TypeVar("M", bound=proto.Message)
+_FORBIDDEN = 403
+_RETRIED = (429, 500, 502, 503, 504)
+
+
+class ApiError(Exception):
+    """A call failed permanently.
+
+    Attributes:
+        failures: Failures that the answer reports.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("; ".join(failure.message for failure in failures) or "no answer")
+        self.failures = tuple(failures)
+
+    @property
+    def status(self) -> int:
+        """Return the HTTP status; 0 if there was no answer."""
+        return max((failure.http for failure in self.failures), default=0)
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Return whether the caller lacks a permission; too many calls have the same status."""
+        return self.status == _FORBIDDEN and not self._is_rate
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether the call may succeed if it is repeated."""
+        return self.status in (0, *_RETRIED) or self._is_rate
+
+    @property
+    def _is_rate(self) -> bool:
+        """Return whether there were too many calls, https://cloud.google.com/compute/api-quota."""
+        return any(failure.code in RATE.codes.split() for failure in self.failures)
+
+
+class Listing(list[M]):
+    """Resources of all zones and regions that answered.
+
+    Attributes:
+        silent: Zones and regions that did not answer.
+    """
+
+    def __init__(self, resources: Iterable[M] = (), silent: Iterable[str] = ()) -> None:
+        super().__init__(resources)
+        self.silent = frozenset(silent)
+
+
+def to_json(message: proto.Message) -> Json:
+    """Return a message of the library as JSON of the REST API, without unset fields."""
+    text = type(message).to_json(
+        message,
+        use_integers_for_enums=False,
+        preserving_proto_field_name=False,
+        always_print_fields_with_no_presence=False,
+        indent=None,
+    )
+    result: Json = json.loads(text)
+    return result
+
+
+def from_json(kind: type[M], content: Mapping[str, Any]) -> M:
+    """Return JSON of the REST API as a message of the library; fields that this does not have are left out.
+
+    Raises:
+        ApiError: it does not have the form of the message.
+    """
+    try:
+        message: M = kind.from_json(json.dumps(content), ignore_unknown_fields=True)
+    except ParseError as error:
+        raise ApiError([Failure(code="UNREACHABLE", message=f"an answer does not have its form: {error}")]) from error
+    return message
+
+
+def is_done(operation: compute_v1.Operation) -> bool:
+    """Return whether an operation has ended, successfully or not."""
+    return operation.status == compute_v1.Operation.Status.DONE
+
+
+def from_http(status: int, body: Mapping[str, Any] | None) -> list[Failure]:
+    """Return the failures that an HTTP error reports, one or more.
+
+    Args:
+        status: HTTP status, 400 or more.
+        body: JSON of the answer; None if it is not JSON.
+    """
+    error = mapping(mapping(body).get("error"))
+    message, details = str(error.get("message", "")), mappings(error.get("details"))
+    failures = [
+        Failure(
+            code=str(item.get("reason", "")),
+            message=str(item.get("message", "")) or message,
+            http=status,
+            domain=str(item.get("domain", "")),
+            details=details,
+        )
+        for item in mappings(error.get("errors"))
+    ]
+    return failures or [Failure(code=str(error.get("status", "")), message=message, http=status, details=details)]
+
+
+def from_operation(operation: compute_v1.Operation) -> list[Failure]:
+    """Return the failures that an operation reports; empty if there are none."""
+    status = operation.http_error_status_code
+    failures = [
+        Failure(
+            code=item.code,
+            message=item.message,
+            http=status,
+            details=tuple(to_json(detail) for detail in item.error_details),
+            of_operation=True,
+        )
+        for item in operation.error.errors
+    ]
+    if not failures and status >= 400:
+        message = operation.http_error_message
+        return [Failure(code=message.replace(" ", "_"), message=message, http=status)]
+    return failures
+
 
 T = TypeVar("T")
 
@@ -67,6 +185,8 @@ CALL_TIMEOUT_S = 60.0
 # The server holds a call to `wait` for up to two minutes.
 WAIT_TIMEOUT_S = 150.0
 _PAGE = 500
+_PARALLEL = 32
+"""Largest number of calls at the same time."""
 _PROJECT = re.compile(r"/projects/([^/]+)/")
 
 
@@ -136,11 +256,19 @@ class _Adapter(HTTPAdapter):
     def __init__(self, limit_s: float) -> None:
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         self._options = [(socket.IPPROTO_TCP, option, round(1000 * limit_s))] if option else []
-        super().__init__()
+        super().__init__(pool_maxsize=_PARALLEL)
 
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
         options = [*HTTPConnection.default_socket_options, *self._options]
         super().init_poolmanager(*args, socket_options=options, **more)
+
+
+class Call(NamedTuple):
+    """One of many calls: HTTP method, path with query, and body; None: no body."""
+
+    verb: str
+    path: str
+    body: Json | None = None
 
 
 class Api:
@@ -192,12 +320,12 @@ class Api:
         try:
             credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
         except DefaultCredentialsError as error:
-            is_missing = "not found" in _plain(error)
-            raise (no_credentials if is_missing else unusable_credentials)(_plain(error), file) from error
+            problem = MISSING if "not found" in _plain(error) else UNUSABLE
+            raise credentials_error(problem, _plain(error), file) from error
         except OSError as error:
-            raise unusable_credentials(f"{error.filename}: {error.strerror}", file) from error
+            raise credentials_error(UNUSABLE, f"{error.filename}: {error.strerror}", file) from error
         except (ValueError, AttributeError, TypeError, LookupError) as error:  # which the library does not expect
-            raise unusable_credentials("the file does not have the form of credentials", file) from error
+            raise credentials_error(UNUSABLE, "the file does not have the form of credentials", file) from error
         with _translated():
             credentials.refresh(AuthRequest())  # type: ignore[no-untyped-call]
         return credentials, project or ""
@@ -342,24 +470,53 @@ class Api:
             ProviderError: the credentials are not accepted.
         """
         with _translated():
-            self._prepare()
+            _ = self.project, self._credentials  # in one thread before others start
+        left: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         futures = [Future[Any]() for _ in calls]
+        for pair in zip(futures, calls, strict=True):
+            left.put(pair)
 
-        def call(future: Future[Any], action: Callable[[], Any]) -> None:
-            try:
-                future.set_result(action())
-            except BaseException as error:  # noqa: BLE001 - raised again below
-                future.set_exception(error)
+        def work() -> None:
+            while True:
+                try:
+                    future, call = left.get_nowait()
+                except Empty:
+                    return
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - raised again below
+                    future.set_exception(error)
 
         # Daemon threads instead of a pool: after Ctrl-C, the program does not wait for them.
-        for pair in zip(futures, calls, strict=True):
-            threading.Thread(target=call, args=pair, daemon=True).start()
-        wait(futures)
+        for _ in range(min(len(calls), _PARALLEL)):
+            threading.Thread(target=work, daemon=True).start()
+        try:
+            wait(futures)
+        finally:  # after Ctrl-C, no further call begins
+            with contextlib.suppress(Empty):
+                while True:
+                    left.get_nowait()
         return [future.result() for future in futures]
 
-    def _prepare(self) -> None:
-        """Determine the project and credentials in one thread before others start."""
-        _ = self.project, self._credentials
+    def each(self, calls: Sequence[Call], *, at_once: bool = True) -> list[Json | ApiError]:
+        """Make many calls that may fail separately, and return the answer to each, or its error.
+
+        Args:
+            calls: The calls.
+            at_once: Make them at the same time. Calls that create or start something are made one after another
+                instead, so that none is made after an interruption of this program.
+
+        Raises:
+            ProviderError: the credentials are not accepted.
+        """
+
+        def answer(call: Call) -> Json | ApiError:
+            try:
+                return self.ask(self.endpoint, call.path, call.body, verb=call.verb)
+            except ApiError as error:
+                return error
+
+        return self.together(*(partial(answer, call) for call in calls)) if at_once else list(map(answer, calls))
 
     # --- reading resources ------------------------------------------------------------------------------------
 
@@ -528,43 +685,12 @@ class Api:
         if failures:
             raise ApiError(failures)
 
-    # --- many calls in one request ----------------------------------------------------------------------------
+    # --- calls over HTTP --------------------------------------------------------------------------------------
 
     def path(self, *words: str, project: str = "", **query: str) -> str:
-        """Return the path of a resource in the project, or in another one, for a call in a batch."""
+        """Return the path of a resource in the project, or in another one, for `ask` or a `Call`."""
         query_text = f"?{urlencode(query)}" if query else ""
         return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{query_text}"
-
-    def batch(self, calls: Sequence[Call]) -> list[Answer]:
-        """Return the answers to many calls, in their order; calls with transient failures are repeated.
-
-        Source: https://cloud.google.com/compute/docs/api/how-tos/batch
-
-        Raises:
-            ApiError: the request as a whole failed.
-        """
-        answers: dict[int, Answer] = {}
-        left = list(range(len(calls)))
-        for _ in self.timing.polls(self.timing.retry_s):
-            for start in range(0, len(left), CALLS_MAX):
-                group = left[start : start + CALLS_MAX]
-                content_type, body = encode([calls[number] for number in group])
-                answer = self._post(f"{self.endpoint}/batch/compute/v1", body, {"Content-Type": content_type})
-                answers.update(zip(group, decode(answer.headers["Content-Type"], answer.content), strict=True))
-            left = [number for number in left if _is_repeated(answers[number])]
-            if not left:
-                break
-        return [answers[number] for number in range(len(calls))]
-
-    def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Any:
-        """Return the answer to a request that Google's library does not have.
-
-        Raises:
-            ApiError: it failed.
-        """
-        return self._call(
-            lambda: self._accepted(self._session.post(url, data=body, headers=headers, timeout=CALL_TIMEOUT_S))
-        )
 
     def _accepted(self, answer: Any) -> Any:
         """Return a successful answer, and compare the clocks.
@@ -604,11 +730,6 @@ class Api:
         return result
 
 
-def _is_repeated(answer: Answer) -> bool:
-    failures = answer.failures
-    return bool(failures) and ApiError(failures).is_transient
-
-
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Convert errors of Google's library and its transport to ApiError or ProviderError."""
@@ -619,9 +740,9 @@ def _translated() -> Iterator[None]:
     except (requests.exceptions.RequestException, TransportError) as error:
         raise ApiError([Failure(code="UNREACHABLE", message=_plain(error))]) from error
     except RefreshError as error:
-        raise expired_credentials(_plain(error), os.environ.get(VARIABLE, "")) from error
+        raise credentials_error(EXPIRED, _plain(error), os.environ.get(VARIABLE, "")) from error
     except GoogleAuthError as error:
-        raise unusable_credentials(_plain(error), os.environ.get(VARIABLE, "")) from error
+        raise credentials_error(UNUSABLE, _plain(error), os.environ.get(VARIABLE, "")) from error
 
 
 def _request_as(token: str, method: str, url: str, *, json: Json | None, timeout: float) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from provision.gce.api.client import GOOGLE_APIS, Api
-from provision.gce.api.messages import ApiError, Json
+from provision.gce.api.client import GOOGLE_APIS, Api, ApiError, Json
 
 _RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 _BILLING = "https://cloudbilling.googleapis.com"

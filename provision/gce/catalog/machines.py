@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -42,16 +42,15 @@ from provision.gce.options import (
     LOCAL_SSD,
     MAX_DURATION_MAX_S,
     GceOptions,
+    Row,
     check_bucket,
+    refuse,
     with_storage_scope,
 )
 from provision.model import Command
 from provision.options import InvalidOptionError
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
-
-Again = Mapping[str, str | bool | None] | None
-"""Options of ``fleet up`` to change before it is repeated."""
 
 _UP_TO_8, _UP_TO_24 = (1, 2, 4, 8), (1, 2, 4, 8, 16, 24)
 _N1_SSDS: LocalSsds = ((1, (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)),)
@@ -259,7 +258,9 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
     return next((error for applies, error in rows if applies), None)
 
 
-def _refused(message: str, hint: str, again: Again, command: Command | None = None) -> ProviderError:
+def _refused(
+    message: str, hint: str, again: Mapping[str, str | bool | None], command: Command | None = None
+) -> ProviderError:
     return ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=[command] if command else [], again=again)
 
 
@@ -374,7 +375,7 @@ def _with_gpus(cloud: GceOptions) -> GceOptions:
     size, most = cpus(cloud.machine_type), gpu.cpus.get(count, 0)
     machine_type, named, others = cloud.machine_type, gpu.accelerator, {"--machine-type": None}
     # fmt: off
-    rows: Sequence[tuple[object, str, Again]] = (
+    rows: Sequence[Row] = (
         (gpu.built_in and built_in is not gpu, f"{named} is available only with the machine types "
             f"{listed(gpu.machine_types.values())}; not with {machine_type}", others),
         (gpu.built_in and number != count, f"{machine_type} comes with {number} {named}, not {count}; "
@@ -386,7 +387,7 @@ def _with_gpus(cloud: GceOptions) -> GceOptions:
     )
     # fmt: on
     if machine_type != default:
-        _refuse(rows)
+        refuse(rows)
     return cloud
 
 
@@ -399,32 +400,24 @@ def _built_in(machine_type: str) -> tuple[Gpu | None, int]:
     return None, 0
 
 
-def _refuse(rows: Iterable[tuple[object, str, Again]], command: Command | None = None) -> None:
-    """Raise an error with the message of the first row that applies; `command` lists valid values."""
-    for applies, message, again in rows:
-        if applies:
-            steps = [command] if command else []
-            raise InvalidOptionError(message, again, steps) if again or steps else ValueError(message)
-
-
 def _check_words(cloud: GceOptions) -> None:
     """Check names that are sent as parts of URLs and requests."""
     machine_type, image, project, reservation = cloud.machine_type, cloud.image, cloud.project, cloud.reservation
     zone = next((each for each in cloud.zones if not is_zone(each) and not is_region(each)), "")
     lower = zone.lower()
     names = {"image": image, "disk type": cloud.disk_type, "network": cloud.network, "subnetwork": cloud.subnetwork}
-    _refuse((_NOT_A_NAME.search(text), f"invalid {noun} {text!r}", None) for noun, text in names.items())
+    refuse((_NOT_A_NAME.search(text), f"invalid {noun} {text!r}", None) for noun, text in names.items())
     host, subnetwork = network_of(cloud.network).project, subnetwork_of(cloud.subnetwork)
     # fmt: off
-    _refuse([(zone, f"{zone!r} is neither a zone nor a region; zones are called like us-central1-a, regions like "
+    refuse([(zone, f"{zone!r} is neither a zone nor a region; zones are called like us-central1-a, regions like "
         "us-central1", {"--zone": lower if is_zone(lower) or is_region(lower) else None})],
         ("gcloud", "compute", "zones", "list"))
-    _refuse([(machine_type and not _MACHINE_TYPE.fullmatch(machine_type),
+    refuse([(machine_type and not _MACHINE_TYPE.fullmatch(machine_type),
         f"invalid machine type {machine_type!r}; expected e.g. {DEFAULT_MACHINE_TYPE}", {"--machine-type": None})],
         ("gcloud", "compute", "machine-types", "list"))
-    _refuse([(project and not _PROJECT.fullmatch(project),
+    refuse([(project and not _PROJECT.fullmatch(project),
         f"invalid project {project!r}; give its ID, which is not its name", None)], ("gcloud", "projects", "list"))
-    _refuse((
+    refuse((
         (cloud.placement not in ("", COMPACT, ANY),
             f"invalid placement {cloud.placement!r}; choose from {COMPACT}, {ANY}", {"--placement": None}),
         (subnetwork.project and subnetwork.project != (host or project or subnetwork.project),
@@ -435,7 +428,7 @@ def _check_words(cloud: GceOptions) -> None:
         (reservation and (cloud.spot or cloud.flex_start), "--reservation excludes --spot and --flex-start",
             {"--spot": None, "--flex-start": None, "--wait": None}),
     ))
-    _refuse((
+    refuse((
         (image and "/" not in image, f"the project of image {image!r} is missing; "
             f"write projects/PROJECT/global/images/family/{image}", None),
         (image and not _IMAGE.fullmatch(image), f"invalid image {image!r}; write "
@@ -452,7 +445,7 @@ def _check_numbers(cloud: GceOptions) -> None:
     lifetime_s, idle_s, wait_s, is_flex = cloud.max_duration_s, cloud.idle_timeout_s, cloud.wait_s, cloud.flex_start
     nearest_wait_s = min(max(wait_s, FLEX_WAIT_MIN_S), FLEX_WAIT_MAX_S)
     # fmt: off
-    rows: Sequence[tuple[object, str, Again]] = (
+    rows: Sequence[Row] = (
         (lifetime_s and not MAX_DURATION_MIN_S <= lifetime_s <= MAX_DURATION_MAX_S, "the lifetime of an instance is "
             f"{MAX_DURATION_MIN_S} seconds to 120 days, not {format_duration(lifetime_s)}", {"--max-duration": None}),
         (idle_s and idle_s < IDLE_TIMEOUT_MIN_S,
@@ -479,7 +472,7 @@ def _check_numbers(cloud: GceOptions) -> None:
         (cloud.local_ssds < 0, f"an instance cannot have {cloud.local_ssds} Local SSDs", None),
     )
     # fmt: on
-    _refuse(rows)
+    refuse(rows)
 
 
 def _network(text: str) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from provision.gce.options import GceOptions
+from provision.model import FleetSpec
 
 _REGION = re.compile(r"[a-z]+(-[a-z]+)+[1-9][0-9]*", re.ASCII)
 # Zones of AI hardware have longer suffixes: us-central1-ai1a.
@@ -21,15 +25,6 @@ def is_region(text: str) -> bool:
     return _REGION.fullmatch(text) is not None
 
 
-def is_ai_zone(zone: str) -> bool:
-    """Return whether `zone` is a zone for AI, ``us-central1-ai1a``, which regional requests do not use.
-
-    Source: ``LocationPolicy.locations`` in the discovery document of the Compute Engine API.
-    """
-    match = _ZONE.fullmatch(zone)
-    return match is not None and zone[len(match[1]) + 1 :].startswith("ai")
-
-
 def region_of(zone: str) -> str:
     """Return the region of `zone`, ``us-central1`` for ``us-central1-a``.
 
@@ -42,9 +37,9 @@ def region_of(zone: str) -> str:
     return match[1]
 
 
-def continent_of(region: str) -> str:
-    """Return the continent of `region`: the first word of its name; ``us`` belongs to ``northamerica``."""
-    word = region.partition("-")[0]
+def continent_of(place: str) -> str:
+    """Return the continent of a zone or region: the first word of its name; ``us`` belongs to ``northamerica``."""
+    word = place.partition("-")[0]
     return "northamerica" if word == "us" else word
 
 
@@ -151,17 +146,15 @@ def label_value(text: str) -> str:
     return _NOT_IN_LABELS.sub("-", text.lower()).strip("-")[:_LABEL_LENGTH_MAX].rstrip("-")
 
 
-def labels(fleet: str, owner: str, user: str, index: int | None = None) -> dict[str, str]:
-    """Return the labels of an instance and its disk, by which the resources of a fleet are listed.
+def labels(fleet: str, owner: str, user: str) -> dict[str, str]:
+    """Return the labels of instances and their disks, by which the resources of a fleet are listed.
 
     Args:
         fleet: Name of the fleet.
         owner: ID of the state directory, 8 characters.
         user: Login and computer of the user, in any form.
-        index: Index of the instance; None: for all instances of a bulk request, which have the same labels.
     """
-    pairs = {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
-    return pairs if index is None else {**pairs, "fleet-index": str(index)}
+    return {"fleet": fleet, "fleet-owner": owner, "fleet-user": label_value(user)}
 
 
 def image_labels(version: str, content: str, owner: str, user: str) -> dict[str, str]:
@@ -204,3 +197,38 @@ def marked_project(description: str) -> str:
 def last(url: str) -> str:
     """Return the last part of a URL or path, the resource's name."""
     return url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A fleet with its resolved options and its owner, from which the names of its resources follow.
+
+    Attributes:
+        spec: The fleet, as the provider gets it.
+        cloud: The options of its instances, resolved.
+        owner: ID of the state directory.
+        user: Login and computer of the user.
+    """
+
+    spec: FleetSpec
+    cloud: GceOptions
+    owner: str
+    user: str
+
+    @property
+    def name(self) -> str:
+        """Return the name of the fleet."""
+        return self.spec.name
+
+    @property
+    def stem(self) -> str:
+        """Return the network tag of the fleet, with which the names of its resources begin."""
+        return stem(self.name, self.owner)
+
+    def mark(self, project: str = "") -> str:
+        """Return the description of its resources; `project` is as in the function `mark`."""
+        return mark(self.name, self.owner, self.user, project)
+
+    def changed(self, **options: Any) -> Fleet:
+        """Return the fleet with some options changed."""
+        return replace(self, cloud=replace(self.cloud, **options))

@@ -8,15 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from provision.gce.access import buckets, os_login, service_account
+from provision.gce.access import accounts
 from provision.gce.account import Account
+from provision.gce.api.client import ApiError, Json
 from provision.gce.api.iam import billing_info, effective_policies, permitted, permitted_on_account
-from provision.gce.api.messages import ApiError, Json
-from provision.gce.api.price_list import read_page
+from provision.gce.api.prices import read_page
 from provision.gce.catalog.machines import COMPACT
 from provision.gce.catalog.names import network_of
-from provision.gce.catalog.roles import grant_role
-from provision.gce.diagnosis import Failure
+from provision.gce.diagnosis import Failure, grant_role
 from provision.gce.options import GceOptions
 from provision.gce.zones import split_path
 from provision.model import Finding
@@ -120,7 +119,7 @@ def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
     email = cloud.service_account or account.api.get_project().default_service_account
-    service_account.check(account, cloud, email)
+    accounts.check_service_account(account, cloud, email)
     if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
         denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")
         raise account.diagnosis([denied], "create instances")
@@ -130,19 +129,17 @@ def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
 
 
 def _restarting(account: Account, cloud: GceOptions) -> str | Finding:
-    result = service_account.examine(account, cloud)
+    result = accounts.examine(account, cloud)
     if not result.doubt:
         return result.note
-    return Finding(
-        "service account", None, result.note, "give it a role of its own", service_account.grants(account, cloud)
-    )
+    return Finding("service account", None, result.note, "give it a role of its own", accounts.grants(account, cloud))
 
 
 def check_bucket(account: Account, cloud: GceOptions) -> str | Finding:
     """Return that the bucket exists, and that the service account of the instances can use it."""
     if not cloud.bucket:
         return "none: jobs have one only with --bucket"
-    access = buckets.examine(account, cloud)
+    access = accounts.examine_bucket(account, cloud)
     if not access.doubt:
         return f"{access.email} can read and write {cloud.bucket}"
     message = f"it is not certain that {access.email} can read and write {cloud.bucket}: {access.doubt}"
@@ -154,9 +151,9 @@ _CONSTRAINTS = ("compute.requireOsLogin", "compute.managed.requireOsLogin")
 
 def check_os_login(account: Account, cloud: GceOptions) -> str:
     """Return the account that can log in if OS Login is required."""
-    if not os_login.is_required(cloud, account.api.get_project()) and not _is_enforced(account):
+    if not accounts.uses_os_login(cloud, account.api.get_project()) and not _is_enforced(account):
         return "not required"
-    return f"the key of a fleet will be imported into the profile of {os_login.check(account)}"
+    return f"the key of a fleet will be imported into the profile of {accounts.check_os_login(account)}"
 
 
 def _is_enforced(account: Account) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 
-from provision.gce.access import iap, networks
-from provision.gce.access.firewall import check_rules, ssh_sources
+from provision.gce.access import hosts, networks
+from provision.gce.access.networks import check_rules, ssh_sources
 from provision.gce.account import Account
 from provision.gce.api.iam import permitted_on_subnetwork
 from provision.gce.catalog.names import last, network_of, regions_of, subnetwork_path
@@ -48,8 +48,8 @@ def check_address(account: Account, cloud: GceOptions) -> str:
 
 def check_firewall(account: Account, cloud: GceOptions) -> str:
     """Return that no rule of the network is known to deny SSH."""
-    spec = FleetSpec("default", "gce", 1, options=cloud)
-    check_rules(account, spec, cloud, ssh_sources(account, cloud))
+    fleet = account.fleet(FleetSpec("default", "gce", 1, options=cloud))
+    check_rules(account, fleet, ssh_sources(account, cloud))
     return "no rule of the network is known to deny SSH"
 
 
@@ -61,15 +61,15 @@ def check_gcloud(_account: Account, cloud: GceOptions) -> str:
     if cloud.external:
         gcloud = shutil.which("gcloud")
         return f"{gcloud}, for --iap" if gcloud else "not installed (only required for --iap)"
-    iap.access_token()
-    return f"{iap.find_gcloud()} is logged in"
+    hosts.access_token()
+    return f"{hosts.find_gcloud()} is logged in"
 
 
 def check_tunnels(account: Account, cloud: GceOptions) -> str:
     """Return the account that can open tunnels."""
     if cloud.external:
         return _EXTERNAL
-    return f"{iap.check(account) or 'the account of gcloud'} can open tunnels"
+    return f"{hosts.check_tunnels(account) or 'the account of gcloud'} can open tunnels"
 
 
 def check_nat(account: Account, cloud: GceOptions) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.gce.api.requests import startup_script
+from provision.gce.api.resources import startup_script
 
 # A disk or an array has content if a file with its name exists; the file "array" has the name of the array.
 STAND_INS = """

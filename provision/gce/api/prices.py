@@ -1,7 +1,9 @@
 """Estimate prices of instances per hour from rates of machines, GPUs, disks, and addresses.
 
 The rates are from the Cloud Billing catalog, or from a dated table that is part of this program. Traffic is not
-included. If a rate is missing, the price is unknown.
+included. If a rate is missing, the price is unknown. The catalog has tens of thousands of SKUs, so that reading it
+takes seconds; its prices are kept in a file for a day. A command waits for it only before it creates instances, and
+not for long; the reading continues meanwhile, for the next command.
 
 Machines are billed by their vCPUs, memory, GPUs, and the local SSDs that come with them. Those of Flex-start VMs are
 called "DWS Defined Duration", after the Dynamic Workload Scheduler, and exist for some machines only. SKUs of
@@ -12,22 +14,31 @@ Sources: https://cloud.google.com/billing/v1/how-tos/catalog-api and the SKUs at
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
+from provision.directories import make_directory, write_record
+from provision.gce.api.client import Api, ApiError, Json
 from provision.gce.catalog.gpus import FLEX_START, GPUS, SPOT, STANDARD, Series
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, SERIES, cpus, default_disk_type, gpu_of
 from provision.gce.catalog.names import is_region, is_zone, region_of
 from provision.gce.options import LOCAL_SSD, LOCAL_SSD_GB, GceOptions
 from provision.model import Price
+from provision.provider import ProviderError
 from provision.quantities import HOURS_PER_MONTH
 
 PRICED_AT = "2026-11-21"
@@ -316,3 +327,125 @@ def _items(parts: Parts) -> dict[tuple[str, str], Rate]:
 def _text(mapping: Any, key: str) -> str:
     value = mapping.get(key) if isinstance(mapping, dict) else None
     return value if isinstance(value, str) else ""
+
+
+BILLING = "https://cloudbilling.googleapis.com"
+VALID_S = 24 * 3600.0
+_COMPUTE_ENGINE = "services/6F81-5844-456A"
+_PAGES_MAX = 100
+_FIELDS = (
+    "nextPageToken,skus(description,category/usageType,serviceRegions,"
+    "pricingInfo/pricingExpression(usageUnit,tieredRates/unitPrice))"
+)
+_FORMAT = 2
+
+
+def read_page(api: Api, token: str = "", size: int = 5000) -> Json:
+    """Return a page of the SKUs of Compute Engine, with the fields that `rates_of` uses.
+
+    Every account can read them. Source: cloudbilling.services.skus.list.
+
+    Raises:
+        ApiError: the call failed, for example because that API is disabled.
+    """
+    query = {"currencyCode": "USD", "pageSize": size, "fields": _FIELDS} | ({"pageToken": token} if token else {})
+    return api.ask(BILLING, f"/v1/{_COMPUTE_ENGINE}/skus?{urlencode(query)}")
+
+
+class PriceList:
+    """The latest known prices of Google, which later commands use without a call.
+
+    Args:
+        api: Client of the APIs.
+        path: File with the prices.
+    """
+
+    def __init__(self, api: Api, path: Path) -> None:
+        self._api = api
+        self._path = path
+        self._prices: Prices | None = None
+        self._read_at = 0.0
+        self._reading: Thread | None = None
+
+    def stored(self) -> Prices:
+        """Return the latest prices on this computer: those of the file, or the table if it is newer."""
+        if self._prices is None:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
+                self._load(json.loads(self._path.read_text(encoding="utf-8")))
+        listed = table()
+        return self._prices if self._prices and self._prices.priced_at >= listed.priced_at else listed
+
+    def current(self, cloud: GceOptions) -> Prices:
+        """Return prices that are at most a day old; those of `stored` if the catalog cannot be read in time.
+
+        Args:
+            cloud: Options of the instances, resolved; if their price is unknown, the time is longer.
+        """
+        self.stored()
+        if not 0 <= time.time() - self._read_at < VALID_S:
+            self._reading = Thread(target=self._read, daemon=True)
+            self._reading.start()
+            self._reading.join(self._api.timing.prices_s)
+            if not self.stored().knows(cloud):
+                self._reading.join(self._api.timing.unknown_price_s)
+        return self.stored()
+
+    def _read(self) -> None:
+        """Read the catalog, and keep its prices."""
+        with contextlib.suppress(ApiError, ProviderError, ValueError):
+            rates = rates_of(sku for page in self._pages() for sku in page.get("skus", ()))
+            if not rates:
+                return
+            kept = [[*key, *rate] for key, rate in sorted(rates.items())]
+            content = {"format": _FORMAT, "service": self._api.base(BILLING), "read_at": time.time(), "rates": kept}
+            self._load(content)
+            with contextlib.suppress(OSError):
+                make_directory(self._path.parent)
+                write_record(self._path, content)
+
+    def _pages(self) -> Iterator[Json]:
+        """Yield all pages.
+
+        Raises:
+            ApiError: a call failed.
+            ValueError: an answer is not a JSON object, or the pages do not end.
+        """
+        token = ""
+        for _ in range(_PAGES_MAX):
+            page = read_page(self._api, token)
+            if not isinstance(page, dict):
+                raise ValueError("a page is not an object")
+            yield page
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
+        raise ValueError("the pages do not end")
+
+    def _load(self, content: Any) -> None:
+        """Use prices as the file has them.
+
+        Raises:
+            ValueError, TypeError, KeyError, OverflowError: they are damaged, or of another API or version.
+        """
+        if (content["format"], content["service"]) != (_FORMAT, self._api.base(BILLING)):
+            raise ValueError("other prices")
+        rates = {
+            (str(item), str(location)): Rate(*map(_stored_usd_h, usd_h))
+            for item, location, *usd_h in content["rates"]
+        }
+        read_at = float(content["read_at"])
+        date = datetime.fromtimestamp(read_at, timezone.utc).date().isoformat()
+        self._prices, self._read_at = from_catalog(rates, date), read_at
+
+
+def _stored_usd_h(value: Any) -> float | None:
+    """Return a number that is not negative, or None.
+
+    Raises:
+        ValueError or TypeError: it is neither.
+    """
+    if value is None:
+        return None
+    if not 0 <= float(value) < 1e6:
+        raise ValueError(f"{value!r} is not a price")
+    return float(value)
