@@ -1,0 +1,52 @@
+"""Tests of the rule that each option does something: a function of a command reads each of its parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fleet.cli
+
+FILES = sorted(Path(fleet.cli.__file__).parent.rglob("*.py"))
+
+UNREAD = """
+@command("Jobs")
+def stop(job: str = JOB, foo: bool = option(False, "--foo", "Say foo.")) -> None:
+    print(job)
+
+class ProgramOptions(NamedTuple):
+    script: str = ""
+    workdir: str = ""
+
+def program_request(options: ProgramOptions) -> str:
+    return options.script
+"""
+
+
+def unread_options(tree: ast.Module) -> Iterator[str]:
+    """Yield each parameter of a command, and each field of a class of options, that nothing in the module reads."""
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any("command(" in ast.unparse(each) for each in node.decorator_list):
+            names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+            parameters = (*node.args.args, *node.args.kwonlyargs)
+            yield from (f"{node.name}: {each.arg}" for each in parameters if each.arg not in names)
+        elif isinstance(node, ast.ClassDef) and node.name.endswith("Options"):
+            fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+            yield from (
+                f"{node.name}: {each.id}"
+                for each in fields
+                if isinstance(each, ast.Name) and each.id not in attributes
+            )
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_each_option_is_read(file: Path) -> None:
+    assert list(unread_options(ast.parse(file.read_text()))) == []
+
+
+def test_an_unread_option_is_named() -> None:
+    assert list(unread_options(ast.parse(UNREAD))) == ["stop: foo", "ProgramOptions: workdir"]
