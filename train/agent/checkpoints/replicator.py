@@ -246,7 +246,7 @@ class _Process:
         _thread(self._watcher.run)
         _thread(self._mover.run)
         self._report(note=note)
-        with self._control.makefile("rb") as commands:
+        with self._control.makefile("rb") as commands, contextlib.suppress(ConnectionResetError):
             for line in commands:
                 self._handle(json.loads(line))
 

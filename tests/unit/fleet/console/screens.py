@@ -6,10 +6,10 @@ After a change: python -m tests.unit.fleet.console.screens, then read the differ
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from fleet import events
 from fleet.console.frame import make_frame
@@ -245,7 +245,7 @@ MESSAGES: list[Event] = [
     *(event for event in ONE_OF_EACH if not isinstance(event, (FleetOpened, JobStarted, TaskState, JobResult, Note))),
 ]  # fmt: skip
 
-RECENT = time.time() - 7200
+RECENT = START - 7200
 RUN = replace(
     STORED,
     name="baseline",
@@ -297,6 +297,12 @@ def frame(shown: Sequence[Event], width: int, **more: object) -> str:
     return render(make_frame(view, width=width, height=24, now=START + 754, **more), width)  # type: ignore[arg-type]
 
 
+def report(event: Event, width: int) -> str:
+    """Return a report at the time `START`."""
+    with mock.patch("time.time", return_value=START):
+        return format_report(event, width)
+
+
 def screens() -> dict[str, Callable[[], str]]:
     """Return each screen by its title, which ends with its width."""
     made: dict[str, Callable[[], str]] = {}
@@ -310,7 +316,7 @@ def screens() -> dict[str, Callable[[], str]]:
             )
     for name, event in REPORTS.items():
         for width in (50, 80):
-            made[f"report, {name}: {width}"] = lambda event=event, width=width: format_report(event, width)  # type: ignore[misc]
+            made[f"report, {name}: {width}"] = lambda event=event, width=width: report(event, width)  # type: ignore[misc]
     made["messages: 0"] = lambda: "".join(text + "\n" for event in MESSAGES if (text := describe_event(event)))
     made["plan in a pipe: 0"] = lambda: format_plan(TaskPlanned("w", "w", "h", "{}" * 90, "python", {}))
     return made

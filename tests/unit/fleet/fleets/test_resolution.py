@@ -98,7 +98,6 @@ def test_packages_can_change_before_a_fleet_is_ready() -> None:
         (settings(labels=("Team=vision",)), {"--label": None}),
         (settings(labels=("team",)), {"--label": None}),
         (settings(tags=("-web",)), {"--tag": None}),
-        (settings(tags=tuple(f"t{number}" for number in range(64))), {"--tag": None}),
         (settings(metadata=("a b=1",)), {"--metadata": None}),
         (settings(machine_type="big"), {"--machine-type": None}),
         (replace(settings(gpu="t4"), packages=("",)), {"--package": None}),

@@ -496,6 +496,7 @@ def test_a_directory_with_other_things_in_it_is_never_emptied(yard: Yard) -> Non
     host.settle(is_orderly=True)
     assert host.held is None
     assert (yard.directory / "precious").exists()
+    yard.until(lambda: bool(host.notes), "the note")
     assert ["give checkpoints a directory of their own" in note for note in host.notes] == [True]
 
 

@@ -33,7 +33,7 @@ def test_a_host_stores_what_it_needs_for_its_owner_only(tmp_path: Path, paths: T
     assert file.stat().st_mode & 0o777 == 0o600
     assert program.stat().st_mode & 0o777 == 0o700
     *_, code = shlex.split(program.read_text().splitlines()[1])
-    assert f"main({str(tmp_path)!r})" in code
+    assert f"rejoin_jobs({str(tmp_path)!r})" in code
     agent = code.partition("sys.path.insert(0, ")[2].partition(")")[0]
     assert (Path(agent.strip("'")) / "train" / "agent" / "requests" / "boot.py").exists()
 
