@@ -161,8 +161,8 @@ def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -
     connection = http.client.HTTPConnection(server, timeout=timing.answer_s + (timing.poll_s if etag else 0))
     try:
         connection.request("GET", f"/{path}{wait}", headers=dict(notice.headers))
-        response = connection.getresponse()
-        body = response.read(_LONGEST_ANSWER + 1)
+        with connection.getresponse() as response:
+            body = response.read(_LONGEST_ANSWER + 1)
     finally:
         connection.close()
     headers = {name.lower(): value for name, value in response.getheaders()}

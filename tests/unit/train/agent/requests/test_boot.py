@@ -35,7 +35,7 @@ def test_a_host_stores_what_it_needs_for_its_owner_only(tmp_path: Path, paths: T
     *_, code = shlex.split(program.read_text().splitlines()[1])
     assert f"rejoin_jobs({str(tmp_path)!r})" in code
     agent = code.partition("sys.path.insert(0, ")[2].partition(")")[0]
-    assert (Path(agent.strip("'")) / "train" / "agent" / "requests" / "boot.py").exists()
+    assert (Path(agent.strip("'")) / "train" / "agent" / "requests" / "join.py").exists()
 
 
 def test_members_are_not_stored_by_a_host_that_does_not_rejoin(paths: TaskPaths) -> None:
