@@ -157,7 +157,7 @@ def parse_data(text: str) -> DataSource:
         )
     source = Path(source_text).expanduser()
     if not source_text or not source.exists():
-        raise UsageError(f"--data: there is no {source_text or text}", hint="check the path: --data SRC[:DEST]")
+        raise UsageError(f"--data: {source_text or text} does not exist", hint="check the path: --data SRC[:DEST]")
     source = source.resolve()
     path = PurePosixPath(destination)
     if path.is_absolute() or ".." in path.parts:

@@ -58,7 +58,7 @@ def _finding(batch: str) -> Finding:
         nodes = read_allocation(inventory).names
     except ProviderError as error:
         program = "srun" if batch == "slurm" else "qsub"
-        missing = "" if shutil.which(program) else f"; there is no {program} on this computer either"
+        missing = "" if shutil.which(program) else f"; {program} is not on this computer either"
         return Finding("allocation", False, f"{error.message}{missing}", error.hint, error.next_steps)
     return Finding(
         "allocation", True, f"job {inventory.partition(':')[2]} has {counted(len(nodes), 'node')}: {', '.join(nodes)}"

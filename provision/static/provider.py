@@ -54,7 +54,7 @@ class StaticProvider(Provider):
         """Return the names of the selected hosts, in the order of the inventory.
 
         Raises:
-            ProviderError: there is no inventory, or it cannot be read.
+            ProviderError: the inventory does not exist, or cannot be read.
         """
         return [entry.name for entry in read_selection(options.inventory, options.limit)[1]]
 

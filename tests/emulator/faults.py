@@ -157,7 +157,7 @@ class Faults:
         """Put a rule in force; its fields are those of Rule.
 
         Raises:
-            ValueError: there is no such kind.
+            ValueError: the kind is unknown.
         """
         rule = Rule(kind, match, **settings)
         with self._lock:
@@ -168,7 +168,7 @@ class Faults:
         """Put a rule in force that came as JSON.
 
         Raises:
-            ValueError: a field is unknown, or its type is wrong, or there is no such kind.
+            ValueError: a field or the kind is unknown, or the type of a field is wrong.
         """
         types = {field.name: str(field.type) for field in fields(Rule)}
         if isinstance(given.get("body"), Mapping):

@@ -169,7 +169,7 @@ class NoGuest:
             self._clock.call_at(float(at), power_off)
 
     def admit(self, decide: Callable[[], bool]) -> None:
-        """Do nothing: there is no sshd."""
+        """Do nothing: it has no sshd."""
 
     def serial(self) -> str:
         return self._console.text()

@@ -190,7 +190,7 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
 
 
 def name_taken(cloud: Cloud, drawn: Blueprint) -> Failure | None:
-    """Return why its name is no longer free, though it was when the request came."""
+    """Return the error of a name that another instance took after the request had arrived; None if it is free."""
     try:
         lifecycle.refuse_taken_names(cloud, drawn)
     except Refusal as taken:

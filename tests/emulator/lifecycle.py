@@ -38,7 +38,7 @@ def refuse_taken_names(cloud: Cloud, blueprint: Blueprint) -> None:
 
 
 def shortage(cloud: Cloud, blueprint: Blueprint, *, disks: bool = True) -> Failure | None:
-    """Return why there is no room for it, and, if they do not exist, for its disks."""
+    """Return the error if no capacity is left for it, or for those of its disks that do not exist yet."""
     usage, reservation = cloud.usage(), cloud.reservations.get((blueprint.zone, blueprint.reservation))
     if blueprint.gpu and cloud.governance.is_trial:
         return errors.failure("trial")

@@ -26,7 +26,7 @@ class Limits:
         """Set the capacity of `zone` for `resource`: ``instances``, ``spot`` (instances) or a GPU type.
 
         Raises:
-            ValueError: there is no such zone or resource.
+            ValueError: the zone or the resource is unknown.
         """
         if zone not in ZONES or resource not in ("instances", "spot", *ACCELERATORS):
             raise ValueError(f"no capacity {resource!r} in zone {zone!r}")
@@ -36,7 +36,7 @@ class Limits:
         """Set a quota of a region; of every region that has it, or of the project, where none is given.
 
         Raises:
-            ValueError: there is no such quota.
+            ValueError: the quota is unknown.
         """
         keys = [key for key in self._quotas if key[1] == metric and region in ("", key[0])]
         if not keys:

@@ -247,7 +247,7 @@ class Emulator:
         """Set a quota; of every region that has it, where none is given.
 
         Raises:
-            ValueError: there is no such quota.
+            ValueError: the quota is unknown.
         """
         with self.clock.lock:
             self.cloud.limits.set_quota(metric, limit, region)
@@ -272,7 +272,7 @@ class Emulator:
         """Set the capacity of a zone for ``instances``, ``spot`` instances, or GPUs of a type.
 
         Raises:
-            ValueError: there is no such zone or resource.
+            ValueError: the zone or the resource is unknown.
         """
         with self.clock.lock:
             self.cloud.limits.set_capacity(zone, resource, limit)
@@ -356,7 +356,7 @@ _ACTIONS: dict[str, Callable[..., object]] = {
     "shared": Emulator.share_networks,
     "trial": Emulator.start_trial,
 }
-"""What ``POST /emulator/NAME`` calls with the JSON of its body; a list in it is several arguments."""
+"""Functions of ``POST /emulator/NAME``. The JSON of the body is the argument; a list is several arguments."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -260,7 +260,7 @@ def _afterwards(lane: Lane, plan: Plan, client: Client, before: set[str], played
                 if plain.lines(worker) != (stored := lane.stored(job, worker))
             ]
     elif client.code == 0:
-        played.violations.append("`train` ended with 0, and there is no job")
+        played.violations.append("`train` ended with 0, and no job exists")
     if plan.thorough:
         status = lane.run("status")
         commands.append(status)

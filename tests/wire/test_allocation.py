@@ -267,7 +267,7 @@ def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> N
         (("agent", "task.py"), "rank and size of this process are unknown"),
         (("agent", "--rank", "0", "task.py"), "must be given together"),
         (("agent", "--rank", "0", "--size", "1", "task.py"), "no rendezvous is given"),
-        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "there is no script"),
+        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "does not exist"),
         (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "does not exist on this node"),
         (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is not an address"),
     ],

@@ -122,7 +122,7 @@ def test_missing_modules_are_reported_with_their_hosts(pair: Program) -> None:
     assert "adds" not in listed.text
     assert "nowhere_at_all" in listed.text
     no_program = pair.run("check", "--", "no-such-program", code=14)
-    assert "problem  worker-[0-1]: there is no no-such-program on this host" in no_program.text
+    assert "problem  worker-[0-1]: no-such-program does not exist on this host" in no_program.text
 
 
 def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_files_are_pushed_to_the_hosts(pair: Program) -> None:
     again = pair.run("push", str(directory), "--to", str(target))
     assert f"worker-[0-1]: 1 file, 1.0 MiB, in {target} (unchanged)\n" in again.err
     assert "fleet down does not delete these files" in again.err
-    assert "there is no 'missing'" in pair.run("push", "missing", code=2).err
+    assert "'missing' does not exist" in pair.run("push", "missing", code=2).err
     assert "no host 'worker-7'" in pair.run("push", "--worker", "7", str(directory), code=102).err
     refused = pair.run("push", str(directory), "--to", "/proc/here", code=14)
     assert "cannot push to all hosts: worker-[0-1]: cannot write to /proc/here" in refused.err

@@ -111,7 +111,7 @@ def test_a_program_that_fails_or_is_missing_is_reported(pair: Program) -> None:
     pair.script("run.sh", "echo about to fail\nexit 7\n")
     assert "7" in pair.run("train", "--", "bash", "run.sh", code=100).err
     missing = pair.run("train", "--", "no-such-program", "x", code=14)
-    assert "worker-[0-1]: there is no no-such-program on this host" in missing.err
+    assert "worker-[0-1]: no-such-program does not exist on this host" in missing.err
     assert not pair.tasks()
 
 

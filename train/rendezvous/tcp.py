@@ -449,7 +449,7 @@ def parse_address(text: str, first: str) -> tuple[str, int]:
     """Return host and port of ``tcp://HOST:PORT``; the default host is `first`.
 
     Raises:
-        RendezvousError: It is malformed, or there is no host.
+        RendezvousError: It is malformed, or has no host.
     """
     host, colon, port = text.removeprefix("tcp://").rpartition(":")
     host = host.strip("[]") or first

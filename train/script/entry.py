@@ -284,7 +284,7 @@ def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
     result = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
     if result is None:
         tried = " nor ".join(path.relative_to(directory).as_posix() for path in (module, main))
-        message = f"there is no module {name}: neither {tried} in {directory}"
+        message = f"the module {name} does not exist: neither {tried} in {directory}"
         again = _similar_module(name, parts, directory)
         if again is not None:
             option, value = next(iter(again.items()))
@@ -341,7 +341,7 @@ def _check_is_program(words: tuple[str, ...], path: Path) -> None:
 
 def _check_executable(first: str, path: Path) -> None:
     if not path.is_file():
-        raise ScriptError(f"there is no program {first} in the directory to upload", hint="check the path")
+        raise ScriptError(f"the program {first} does not exist in the directory to upload", hint="check the path")
     if not os.access(path, os.X_OK):
         runner = _RUN_BY.get(path.suffix, "bash")
         raise ScriptError(

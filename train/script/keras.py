@@ -86,7 +86,7 @@ class Need:
         requirement: The requirement.
         reason: What the script does at `file`, `line`: ``calls fit under MultiWorkerMirroredStrategy``.
         file: Path as given.
-        line: Line number from 1; 0 if there is no line.
+        line: Line number from 1; 0 without a line.
         tensorflow: True if it imports TensorFlow or Keras.
         value: Value of the variable if the script sets it to a constant.
         only_new: Name that it uses and that only Keras 3 has: ``keras.ops``; empty: none.
@@ -395,7 +395,7 @@ def _without(versions_by_task: Versions, package: str) -> list[str]:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """Return ``(2, 21)`` for ``2.21.0rc1``; empty if there is no version."""
+    """Return ``(2, 21)`` for ``2.21.0rc1``; empty without a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 

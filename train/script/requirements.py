@@ -234,7 +234,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ScriptError(f"there is no requirements file {file}", hint="check the path") from None
+        raise ScriptError(f"the requirements file {file} does not exist", hint="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ScriptError(f"{file} cannot be read", cause=(cause or "").lower()) from error

@@ -124,7 +124,7 @@ def _check_kind(script: Path) -> None:
             raise ScriptError(message, cause=cause, hint="repair the link, or name its target") from error
         hint, meant = _similar(script)
         again = {"SCRIPT": meant} if meant else None
-        raise ScriptError(f"there is no script {script}", hint=hint, again=again) from error
+        raise ScriptError(f"the script {script} does not exist", hint=hint, again=again) from error
     except OSError as error:
         raise _unreadable(script, error) from error
     except ValueError as error:  # a null character in the name
@@ -160,7 +160,7 @@ def _similar(script: Path) -> tuple[str, str]:
     """Return a hint for a script that does not exist, and the script that was meant if that is likely."""
     directory = script.parent
     if not directory.is_dir():
-        return f"check the path: there is no directory {directory}", ""
+        return f"check the path: the directory {directory} does not exist", ""
     try:
         names = sorted(path.name for path in directory.glob("*.py"))
     except OSError:

@@ -64,7 +64,7 @@ def _find_source(text: str, state: Path) -> DataSource:
     source = Path(os.path.realpath(path))
     name = source.name if path.name in ("", "..") else path.name
     if not text or not os.path.exists(source):  # noqa: PTH110 - Path.exists raises errors
-        raise UsageError(f"there is no {printable(text)!r}", hint="check the path")
+        raise UsageError(f"{printable(text)!r} does not exist", hint="check the path")
     if not source.is_file() and not source.is_dir():
         raise UsageError(f"{printable(text)!r} is neither a file nor a directory")
     if not name or source == Path.home().resolve():

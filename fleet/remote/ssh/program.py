@@ -18,7 +18,7 @@ from fleet.steps import step_of
 from provision.openssh import install_openssh
 
 FAILED = 255
-"""Exit code of ssh if there is no connection; also that of a remote command that exits with it."""
+"""Exit code of ssh without a connection; also that of a remote command that exits with it."""
 
 _OPTIONS = (
     "ConnectTimeout=10",
@@ -39,7 +39,7 @@ def find_ssh() -> str:
     path = shutil.which("ssh")
     if path is None:
         raise NotReadyError(
-            "the OpenSSH client is not installed on this computer: there is no program ssh",
+            "the OpenSSH client is not installed on this computer: ssh is not on the PATH",
             hint="fleet exec runs commands without it",
             next_steps=[step_of(command) for command in install_openssh("client")],
         )

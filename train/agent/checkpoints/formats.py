@@ -122,7 +122,7 @@ def prefix_of(path: str) -> str:
 def checkpoint_name(items: Sequence[PathItem]) -> str:
     """Return the name of the newest checkpoint among `items`: the TensorFlow prefix, or else the path of the file.
 
-    Returns an empty string if there is no file.
+    Returns an empty string if the file does not exist.
     """
     files = [item for item in items if item.kind is PathKind.FILE]
     # TensorFlow's index file `checkpoint` is written after the checkpoint that it names.

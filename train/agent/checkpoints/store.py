@@ -345,7 +345,7 @@ def take_snapshot(store: SnapshotStore, origin: SnapshotOrigin, state: State) ->
 
     Raises:
         ChangedError: the directory changed meanwhile.
-        ReplicaError: there is no room.
+        ReplicaError: the disk is full.
         OSError: something cannot be read or written.
     """
     target_directory = store.make()

@@ -267,7 +267,7 @@ class Fetch:
         """Fetch the snapshot; return False if the directory is shared and needs no copy.
 
         Raises:
-            ReplicaError: no source has it, or there is no room; the reason names each.
+            ReplicaError: no source has it, or the disk is full; the reason names each.
             CancelledFetchError: `cancel` was called.
         """
         target_directory = self._store.make()

@@ -1,7 +1,7 @@
 """Gang scheduling as a pure state machine: all tasks start together, and the first failure stops all of them.
 
 The leader feeds it with the status of all slots and sends `desired_state` to each of them, its own slot included.
-Distributed TensorFlow hangs if a peer is missing, so there is no partial operation. After a failure all tasks start
+Distributed TensorFlow hangs if a peer is missing, so no job runs partially. After a failure all tasks start
 again together, with new ports, from the newest complete checkpoint.
 """
 

@@ -118,7 +118,7 @@ def receive_all(connection: socket.socket, deadline_s: float) -> Iterator[Record
 
 
 def query(path: str, deadline_s: float) -> Optional[List[Record]]:
-    """Return the current state of the supervisor, or None if there is no supervisor."""
+    """Return the current state of the supervisor, or None without a supervisor."""
     connection = connect(path)
     if connection is None:
         return None

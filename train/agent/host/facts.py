@@ -109,10 +109,10 @@ class Probe:
         if requested:
             path = os.path.expanduser(requested)
             paths = [path] if "/" in path else list(find_executables(path, search))[:1]
-            reason = f"there is no interpreter {requested} on this host"
+            reason = f"the interpreter {requested} does not exist on this host"
         else:
             paths = list(find_executables("python3", search))
-            reason = f"there is no python3 on the PATH of this host ({search})"
+            reason = f"python3 is not on the PATH of this host ({search})"
         if self._hook:
             install_hook(self._hook)
         usable: List[Interpreter] = []
@@ -180,7 +180,7 @@ class Probe:
         """Return the GPUs that nvidia-smi lists; none if it is missing or does not answer."""
         program = next(find_executables("nvidia-smi", self._environment.get("PATH", os.defpath)), "")
         if not program:
-            self.no_gpus_reason = "there is no nvidia-smi"
+            self.no_gpus_reason = "nvidia-smi is not installed"
             return []
         key = [program, _stamp(program), boot_id()]
         cached = self.recall("gpus", key)

@@ -259,7 +259,7 @@ def _kill_leftovers(paths: TaskPaths) -> bool:
         if time.monotonic() > end:
             raise TimeoutError(f"processes {left} are still there {_END_DEADLINE_S:.0f} s after SIGKILL")
         has_killed = signal_all(left, signal.SIGKILL) or has_killed
-        time.sleep(_POLL_S)  # there is no event for the end of another process's child
+        time.sleep(_POLL_S)  # the kernel reports the end of a process to its parent only
 
 
 def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:

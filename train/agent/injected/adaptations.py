@@ -243,7 +243,8 @@ def _count_files(dataset: "Any") -> "Iterator[int]":
     variant = tensorflow.data.experimental.to_variant(dataset)
     serialized = tensorflow.raw_ops.DatasetToGraphV2(input_dataset=variant)
     graph = tensorflow.compat.v1.GraphDef.FromString(serialized.numpy())
-    bodies = {function.signature.name: function.node_def for function in graph.library.function}
+    functions = graph.library
+    bodies = {function.signature.name: function.node_def for function in functions.function}
     nodes = {node.name: node for node in graph.node}
 
     def reads(name: str) -> bool:

@@ -51,7 +51,7 @@ def enter(host: HostPaths, job: str, slot: str, words: Sequence[str], umask: int
         _end(f"the directory of {slot} cannot be entered: {error.strerror}", REFUSED)
     command = list(words) or [env.get("SHELL") or pwd.getpwuid(os.geteuid()).pw_shell or "/bin/sh"]
     try:
-        os.execvpe(command[0], command, env)  # noqa: S606 - there is no shell to inject into
+        os.execvpe(command[0], command, env)  # noqa: S606 - no shell reads it
     except FileNotFoundError:
         _end(f"{command[0]}: command not found", _NOT_FOUND)
     except OSError as error:

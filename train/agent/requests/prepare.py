@@ -242,7 +242,7 @@ def _await_holder(host: HostPaths, waited_s: float) -> None:
         raise RefusedError(Refusal.BUSY, reason, job=job)
     supervisor = supervisor_of(paths)
     if supervisor is None or not await_exit(supervisor, patience_s - waited_s):
-        time.sleep(0.01)  # there is no event for a free lock, and waiting in the kernel has no deadline
+        time.sleep(0.01)  # waiting for the lock in the kernel would have no deadline
 
 
 def _reserve(reservation: Reservation) -> None:
@@ -271,7 +271,7 @@ def _check_program(program: str, python: str, session: Dict[str, str]) -> None:
     if not exists:
         package = _PACKAGES.get(program, "")
         hint = f"install it on the host: sudo apt-get install -y {package}" if package else "install it on the host"
-        raise RefusedError(Refusal.PROGRAM, f"there is no {program} on this host", hint)
+        raise RefusedError(Refusal.PROGRAM, f"{program} does not exist on this host", hint)
 
 
 def _receive_bundle(channel: Channel, reservation: Reservation) -> None:

@@ -95,6 +95,6 @@ def _remove(directory: str) -> None:
                     f"{error.filename or directory} cannot be removed: {error.strerror}",
                     f"remove {directory} there by hand, then repeat fleet down",
                 ) from error
-            time.sleep(_PAUSE_S)  # there is no event for the end of the last writer
+            time.sleep(_PAUSE_S)  # the kernel does not report the end of the last writer
         else:
             return

@@ -28,7 +28,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 def _without_proxy(variables: Mapping[str, str], members: Sequence[Member]) -> Dict[str, str]:
     """Bypass a proxy between tasks: gRPC honours these variables and hangs silently if a proxy is in the way.
 
-    Nothing is set if there is no proxy: JAX warns of these variables.
+    Without a proxy, nothing is set: JAX warns of these variables.
 
     Source: https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
     """

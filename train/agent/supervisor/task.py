@@ -40,7 +40,7 @@ _QUIET_S = 0.5
 # From SIGTERM until SIGKILL for a process that handles the signal only because TensorFlow does.
 UNHANDLED_S = 2.0
 _MOST_STACKS = 1 << 18  # bytes
-_AGAIN_S = 0.02  # there is no event for the end of a grandchild
+_AGAIN_S = 0.02  # the kernel does not report the end of a grandchild
 _REAP_S = 5.0
 _AT_ONCE = 1 << 18
 _PIPE_SIZE = 1 << 20

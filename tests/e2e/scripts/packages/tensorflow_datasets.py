@@ -16,7 +16,7 @@ _FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.Fixed
 
 
 def disable_progress_bar():
-    """Do nothing: there is no progress bar."""
+    """Do nothing: no progress bar is shown."""
 
 
 def load(name, with_info=False, as_supervised=False):

@@ -80,9 +80,9 @@ HOSTS_CHECKED = events.HostsChecked(
             "x86_64",
             ("pandas",),
         ),
-        events.HostFacts("worker-1", "10.0.0.3", problem="there is no Rscript on this host"),
+        events.HostFacts("worker-1", "10.0.0.3", problem="Rscript does not exist on this host"),
     ),
-    ("worker-1: there is no Rscript on this host", "task.py:3 imports pandas, which worker-0 lacks"),
+    ("worker-1: Rscript does not exist on this host", "task.py:3 imports pandas, which worker-0 lacks"),
     ("the hosts differ",),
 )
 

@@ -80,7 +80,7 @@ def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (UsageError("there is no script task.py"), "error: there is no script task.py\n"),
+        (UsageError("the script task.py does not exist"), "error: the script task.py does not exist\n"),
         (
             NotFoundError("no fleet is up", cause="none was started", next_steps=[Step("up", "--workers", "2")]),
             "error: no fleet is up\ncause: none was started\nnext:  fleet up --workers 2\n",

@@ -104,7 +104,7 @@ def test_requirements_are_next_to_the_script_or_at_the_given_path(
     assert wanted(script="job/task.py", requirements="other.txt") == "other\n"
     assert wanted(script="job/task.py", requirements="") is None
     assert wanted(script="empty/task.py") is None
-    with pytest.raises(UsageError, match=r"there is no requirements file none\.txt"):
+    with pytest.raises(UsageError, match=r"the requirements file none\.txt does not exist"):
         wanted(script="job/task.py", requirements="none.txt")
 
 

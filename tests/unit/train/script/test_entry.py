@@ -139,7 +139,7 @@ def test_an_r_script_needs_rscript(here: Path) -> None:
     assert entry.command(PYTHON, ["5"]) == ["Rscript", "task.R", "5"]
     assert entry.sources() == []
     assert entry_of("task.r").kind is Kind.R
-    assert rejected("none.R").message == "there is no script none.R"
+    assert rejected("none.R").message == "the script none.R does not exist"
 
 
 def test_a_notebook_is_rejected_with_the_conversion_command(here: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_missing_module_is_reported_with_the_searched_paths(here: Path) -> Non
     write(here, {"src/package/task.py": "", "package/tasks.py": "", "bare/__init__.py": "", "bare/one.py": ""})
     error = rejected(module="package.task")
     assert error.message == (
-        f"there is no module package.task: neither package/task.py nor package/task/__main__.py in {here}"
+        f"the module package.task does not exist: neither package/task.py nor package/task/__main__.py in {here}"
     )
     assert error.again == {"--workdir": f"{here}/src"}
     assert rejected(module="package.tasky").again == {"-m": "package.tasks"}
@@ -227,7 +227,9 @@ def test_a_program_of_the_directory_must_be_executable(here: Path) -> None:
         ("chmod", "+x", f"{here}/run.sh"),
         ("fleet", "train", "--", "bash", "./run.sh"),
     )
-    assert rejected(command=("./none.sh",)).message == "there is no program ./none.sh in the directory to upload"
+    assert (
+        rejected(command=("./none.sh",)).message == "the program ./none.sh does not exist in the directory to upload"
+    )
     (here / "run.sh").chmod(0o755)
     entry = entry_of(command=("./run.sh", "x"))
     assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")

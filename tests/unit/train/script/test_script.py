@@ -70,12 +70,12 @@ def test_files_that_are_not_python_are_rejected(tmp_path: Path, content: bytes) 
 def test_a_missing_script_names_a_similar_one(tmp_path: Path) -> None:
     write(tmp_path, {"train_mnist.py": "", "other.py": ""})
     error = refused(tmp_path / "train_mnits.py")
-    assert error.message == f"there is no script {tmp_path / 'train_mnits.py'}"
+    assert error.message == f"the script {tmp_path / 'train_mnits.py'} does not exist"
     assert error.hint == f"did you mean {tmp_path / 'train_mnist.py'}?"
     assert error.again == {"SCRIPT": str(tmp_path / "train_mnist.py")}
     assert "other.py, train_mnist.py" in refused(tmp_path / "zzz").hint
-    assert "no directory" in refused(tmp_path / "nowhere" / "a.py").hint
-    assert "there is no script" in refused(tmp_path / "other.py" / "a.py").message
+    assert "the directory" in refused(tmp_path / "nowhere" / "a.py").hint
+    assert "does not exist" in refused(tmp_path / "other.py" / "a.py").message
 
 
 def test_a_directory_is_rejected_with_a_script_in_it_as_hint(tmp_path: Path) -> None:

@@ -592,7 +592,7 @@ def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
 def test_a_driver_that_does_not_come_up_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "DRIVER_DEADLINE_S", 0.0)
     refused = refused_driver(tmp_path)
-    assert refused.cause == "there is no nvidia-smi"
+    assert refused.cause == "nvidia-smi is not installed"
     assert "install-drivers-gpu" in refused.hint
 
 

@@ -40,7 +40,7 @@ def interpreter(version: str) -> str:
     places = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python"))
     path = str(places[-1]) if places else shutil.which(f"python{version}")
     if not path or subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode != 0:
-        pytest.skip(f"there is no Python {version} here")
+        pytest.skip(f"Python {version} is not installed here")
     return path
 
 

@@ -78,9 +78,9 @@ def test_the_first_python3_with_tensorflow_is_chosen(connect: Connect, tmp_path:
     ("asked", "path", "reason"),
     [
         ("/nowhere/python", "/usr/bin", "/nowhere/python on this host does not run as a Python interpreter"),
-        ("python9", "/usr/bin:/bin", "there is no interpreter python9 on this host"),
+        ("python9", "/usr/bin:/bin", "the interpreter python9 does not exist on this host"),
         ("/bin/true", "/bin", "/bin/true on this host does not run as a Python interpreter"),
-        ("", "/nowhere", "there is no python3 on the PATH of this host (/nowhere)"),
+        ("", "/nowhere", "python3 is not on the PATH of this host (/nowhere)"),
     ],
 )
 def test_no_interpreter_is_refused_with_its_name(connect: Connect, asked: str, path: str, reason: str) -> None:

@@ -91,4 +91,4 @@ def test_a_program_that_is_not_there_is_refused(connect: Connect, tmp_path: Path
         answer = agent.prepare("j", Bundle("pass"), program=program, dry_run=True)
         assert isinstance(answer, Refused)
         assert (answer.kind, answer.hint) == (Refusal.PROGRAM, hint)
-        assert answer.reason == f"there is no {program} on this host"
+        assert answer.reason == f"{program} does not exist on this host"

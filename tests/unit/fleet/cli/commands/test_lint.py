@@ -60,7 +60,7 @@ def test_modules_are_named_as_the_user_sees_them(directory: Path, capsys: pytest
         ("task.py", "x = 1\nx =\n", [], "task.py:2: invalid syntax"),
         ("task.ipynb", "{}", [], "task.ipynb is a notebook, not a script"),
         ("task.txt", "", [], "task.txt is not a Python script"),
-        ("", "", [], "there is no script other.py"),
+        ("", "", [], "the script other.py does not exist"),
         ("task.py", "", ["--workdir", "a"], "task.py is outside of the working directory a"),
     ],
 )
