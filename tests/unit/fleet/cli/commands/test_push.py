@@ -31,8 +31,8 @@ def test_invalid_sources_are_errors(tmp_path: Path) -> None:
         (tmp_path / name / "same").write_bytes(b"x")
     (tmp_path / "loop").symlink_to("loop")
     for given, message in [
-        (["missing"], "there is no"),
-        (["loop"], "there is no"),
+        (["missing"], "does not exist"),
+        (["loop"], "does not exist"),
         (["one/same", "two/same"], "have the same name"),
         (["state/same"], "keys of fleets"),
         (["/dev/null"], "neither a file nor a directory"),
