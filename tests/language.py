@@ -35,6 +35,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"not told", "unknown"),
     (r"mends?|mended|mending", "fix (text), repair (code)"),
     (r"whom", "a sentence with the noun: 'the task that'"),
+    (r"there (?:is|are|was|were) no(?= (?!results for scope|chief \.))", "X does not exist, has no X, without X"),
     (r"(?<!there\s)(?:is|are|was|were|be) no(?= (?!longer\b|more\b))", "is not a"),
     (r"so (?:many|long)(?! as\b)", "a number with its noun: 'N times', 'this time'"),
     (r"so (?:many|long) as", "while, as long as"),

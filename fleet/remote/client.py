@@ -418,7 +418,7 @@ class AgentClient:
         return reports
 
     def _receive_report(self, doing: str) -> JobReport | None:
-        """Return the next report; None: there are no others."""
+        """Return the next report; None: it was the last one."""
         record, _ = self.transport.receive(ANSWER_S, doing)
         if isinstance(record, End):
             return None

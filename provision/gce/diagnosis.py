@@ -125,7 +125,7 @@ class Case:
 
     @property
     def status(self) -> int:
-        """Return the HTTP status of a refused call; 0 if an operation failed, or there was no answer."""
+        """Return the HTTP status of a refused call; 0 if an operation failed, or without an answer."""
         return 0 if self.failure.of_operation else self.failure.http
 
     @property

@@ -219,7 +219,7 @@ def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
 
     Raises:
         ApiError: a call failed; for example, the project, network, or image does not exist.
-        ProviderError: there are no credentials, the image is unsuitable, or a permission is missing.
+        ProviderError: credentials are missing, the image is unsuitable, or a permission is missing.
     """
     api, cloud = account.api, fleet.cloud
     calls: list[Callable[[], Any]] = [
@@ -248,7 +248,7 @@ def quote_fleet(account: Account, fleet: Fleet, names: Sequence[str]) -> Quote:
 
     Raises:
         ApiError: a call failed; for example, the project, network, or image does not exist.
-        ProviderError: there are no credentials, or no zone is left.
+        ProviderError: credentials are missing, or no zone is left.
     """
     cloud, count = fleet.cloud, len(names)
     facts, prices = read_facts(account, fleet, count), account.prices

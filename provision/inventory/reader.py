@@ -67,7 +67,7 @@ class Inventory:
         """Return all hosts, in their order.
 
         Raises:
-            InventoryError: there are no hosts, or the route to a host is not supported.
+            InventoryError: it has no hosts, or the route to a host is not supported.
         """
         return self.select("")
 

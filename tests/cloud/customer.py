@@ -100,7 +100,7 @@ def reached(
 
 
 def store_nothing(*_: Any, **__: Any) -> Survey:
-    """In place of the question what the hosts store: nothing. There are no hosts that could answer."""
+    """In place of the question what the hosts store: nothing. No host could answer."""
     return Survey((), (), {})
 
 

@@ -214,7 +214,7 @@ class _Player:
         return self._check(client)
 
     def _inject(self, client: Client, fault: Fault) -> bool:
-        """Inject a fault while the client is stopped; return False if there was no process to kill."""
+        """Inject a fault while the client is stopped; return False if it has ended already."""
         client.process.send_signal(signal.SIGSTOP)
         is_hit = client.process.poll() is None
         if fault.kind == KINDS[0]:

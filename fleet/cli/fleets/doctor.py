@@ -24,7 +24,7 @@ def run(provider: str, settings: Settings, services: Services, sink: Sink) -> li
 
     Raises:
         UsageError: the provider does not exist.
-        CredentialsError: there are no valid credentials.
+        CredentialsError: no valid credentials exist.
         NotReadyError: something else is missing.
     """
     options = change_options(find_options(provider)(), settings.of(provider))

@@ -74,7 +74,7 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """Return the HTTP status; 0 if there was no answer."""
+        """Return the HTTP status; 0 without an answer."""
         return max((failure.http for failure in self.failures), default=0)
 
     @property
@@ -334,7 +334,7 @@ class Api:
         """Obtain credentials, if that was not done before.
 
         Raises:
-            ProviderError: there are no credentials, or they are not accepted.
+            ProviderError: credentials are missing, or they are not accepted.
             ApiError: the server does not answer.
         """
         _ = self._credentials
@@ -344,7 +344,7 @@ class Api:
         """Return the project of all calls.
 
         Raises:
-            ProviderError: there are no credentials, or neither they nor the settings name a project.
+            ProviderError: credentials are missing, or neither they nor the settings name a project.
         """
         project = self._project or self._credentials[1]
         if not project:

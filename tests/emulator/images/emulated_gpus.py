@@ -1,7 +1,7 @@
 """Lets TensorFlow list the GPUs of the file that the variable EMULATED_GPUS names.
 
-It plays the hardware and no more: devices that a script lists, or lets grow. They have no logical devices, so strategies
-find none, and all that is computed is computed by the CPU, by TensorFlow as it is. CUDA_VISIBLE_DEVICES
+It plays the hardware and no more: devices that a script lists, or lets grow. They have no logical devices, so
+strategies find none, and all that is computed is computed by the CPU, by TensorFlow as it is. CUDA_VISIBLE_DEVICES
 hides them as it hides real ones. A .pth file installs it at the start of each interpreter if that variable is set.
 """
 

@@ -71,7 +71,7 @@ class State(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Return True if there are no files."""
+        """Return True if it has no files."""
         return all(entry.kind is PathKind.DIRECTORY for entry in self.entries)
 
     def changed_files(self, baseline: Keys) -> List[str]:

@@ -328,7 +328,7 @@ class Prepare(NamedTuple):
     first_port: int = defaults.FIRST_PORT
     dry_run: bool = False  # reserve and report; nothing is wanted or unpacked
     join: bool = False  # the job runs already; what this host still has of it is kept
-    directory: str = ""  # absolute: the task runs in this directory as it is, and there are no entries
+    directory: str = ""  # absolute: the task runs in this directory as it is, and entries is empty
     program: str = ""  # required in addition to the interpreter, e.g. Rscript; empty: none
     imports: List[str] = []  # top-level modules that the interpreter ought to find
     import_directories: List[str] = []  # where it looks for them, too
