@@ -70,34 +70,18 @@ def moved_share(
     return {**env, **shares[1]} if current is not None and current == shares[0].get(GPU_VARIABLE) else dict(env)
 
 
-def missing_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
-    """Return a host that runs the current job, and the slots that no longer take part in it.
+def missing_slots(reports: Mapping[str, JobReport]) -> list[str]:
+    """Return the slots that no longer take part in the current job; empty if no job runs.
 
     Args:
         reports: The report of each host that answers about the newest job, by host name.
-
-    Returns:
-        The name of the host, and the names of the missing slots; empty if no job runs, or if none is missing.
     """
-    alive = {host for host, report in reports.items() if report.alive and report.result is None}
-    if not alive:
-        return "", []
-    source = min(alive)
-    missing = [member.slot for member in reports[source].members if member.slot not in alive]
-    return (source, missing) if missing else ("", [])
+    running = _running(reports)
+    return [member.slot for member in reports[min(running)].members if member.slot not in running] if running else []
 
 
-def joining_slots(reports: Mapping[str, JobReport]) -> tuple[str, list[str]]:
-    """Return a host that runs the current job, and the slots that may join it and do not take part in it.
-
-    Args:
-        reports: As for `missing_slots`.
-    """
-    running = {host: report for host, report in reports.items() if report.alive and report.result is None}
-    if not running:
-        return "", []
-    source = min(running)
-    return source, [slot for slot in reports[source].joinable if slot not in running]
+def _running(reports: Mapping[str, JobReport]) -> list[str]:
+    return [host for host, report in reports.items() if report.alive and report.result is None]
 
 
 def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[str]:
@@ -112,28 +96,28 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
             reports = newest_reports(list(clients.values()), started=record.last_job).by_host
         except FleetError:
             return []
-        _, missing = missing_slots(reports)
-        source, joining = joining_slots(reports)
-        if source:
-            _report_outside([name for name in clients if name not in joining], reports[source], sink)
+        running = _running(reports)
+        if not running:
+            return []
+        source = min(running)
+        slots = dict.fromkeys((*(member.slot for member in reports[source].members), *reports[source].joinable))
+        _report_outside([name for name in clients if name not in slots], reports[source], sink)
         return [
             name
-            for name in dict.fromkeys((*missing, *joining))
-            if name in clients and _join(name, source, reports, clients, record, sink)
+            for name in slots
+            if name not in running and name in clients and join(name, source, reports, clients, record, sink)
         ]
 
 
-def _report_outside(hosts: Sequence[str], running: JobReport, sink: Sink) -> None:
-    """Report which of the hosts cannot take part in the running job."""
-    inside = {*(member.slot for member in running.members), *running.joinable}
-    outside = [name for name in hosts if name not in inside]
+def _report_outside(outside: Sequence[str], running: JobReport, sink: Sink) -> None:
+    """Report the hosts that cannot take part in the running job."""
     if outside:
         verb = "does" if len(outside) == 1 else "do"
         why = f"it takes at most {running.max_workers}" if running.max_workers else "it was started without it"
         sink.emit(Note(f"{fold(outside)} {verb} not join the running job {running.job}: {why} (--max-workers)"))
 
 
-def _join(
+def join(
     name: str,
     source: str,
     reports: Mapping[str, JobReport],
@@ -141,7 +125,16 @@ def _join(
     record: FleetRecord,
     sink: Sink,
 ) -> bool:
+    """Let a host join the running job, and report it; return whether it joined.
 
+    Args:
+        name: The host.
+        source: A host that runs the job.
+        reports: The report of each host, by host name.
+        clients: The agents, by host name.
+        record: The fleet.
+        sink: Takes the installation, and the result.
+    """
     job = reports[source].job
     try:
         join_info, python = clients[source].get_join_info(GetJoinInfo(job, source)), ""

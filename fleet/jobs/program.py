@@ -488,11 +488,10 @@ def _sets_variables(entry: EntryPoint, message: str, terms: Terms) -> bool:
     return all(name in terms.variables or entry.settings_of(name) for name in names)
 
 
-def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[NextStep]:
+def _set_variables(request: ProgramRequest, entry: EntryPoint, verdict: Verdict | None) -> list[NextStep]:
     """Return the command that sets the variables of another launcher without which a script failed, if any."""
     if verdict is None or verdict.hint != LAUNCHER_HINT or request.command or request.script.endswith(".ipynb"):
         return []
-    entry = find(request).entry
     names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(entry.texts.values())))
     assigned = assignments(names)
     line = f"{assigned} exec {shlex.join(['python', *entry.words])}"
@@ -502,13 +501,13 @@ def _set_variables(request: ProgramRequest, verdict: Verdict | None) -> list[Nex
     return [Again(change, program=words)] if assigned else []
 
 
-def _missing_file(request: ProgramRequest, verdict: Verdict | None) -> str:
+def _missing_file(request: ProgramRequest, entry: EntryPoint, verdict: Verdict | None) -> str:
     """Return the file that a script did not find and that ``--workdir .`` uploads; empty if there is none."""
     if verdict is None or verdict.kind is not Cause.FILE_NOT_FOUND or not request.script:
         return ""
     message = "\n".join(line for line in (verdict.message, *verdict.lines) if not line.startswith(" "))
     words = re.findall(r"'([^'\n]+)'|([^\s'\";:,(){}\[\]]+)", re.sub("No such file or directory", "", message))
-    uploaded, current = find(request).entry.workdir, Path.cwd()
+    uploaded, current = entry.workdir, Path.cwd()
     for word in (quoted or plain for quoted, plain in words):
         path = Path(re.sub(r"(^|/)[^/]*[*?\[].*", "", word))  # of a pattern, the directory
         below = bool(path.parts) and not path.is_absolute() and ".." not in path.parts
@@ -519,17 +518,20 @@ def _missing_file(request: ProgramRequest, verdict: Verdict | None) -> str:
     return ""
 
 
-def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict | None, typed: TrainCommand) -> None:
+def add_next_steps(
+    error: FleetError, request: ProgramRequest, entry: EntryPoint, verdict: Verdict | None, typed: TrainCommand
+) -> None:
     """Add the command that provides the variables, the arguments, or the file without which a script failed, if any.
 
     Args:
         error: The error; if the values of arguments are not known, its hint becomes the command with their names.
         request: The program.
+        entry: Its entry point, which was found when the job started.
         verdict: Why it failed.
         typed: The command that started it.
     """
-    error.next_steps = (*_set_variables(request, verdict), *error.next_steps)
-    if file := _missing_file(request, verdict):
+    error.next_steps = (*_set_variables(request, entry, verdict), *error.next_steps)
+    if file := _missing_file(request, entry, verdict):
         error.hint = f"{file} is in the current directory, which was not uploaded"
         error.next_steps = (Again({"--workdir": "."}), *error.next_steps)
     hosted = _HOSTED.search(verdict.message) if verdict and verdict.kind is Cause.FILE_NOT_FOUND else None
@@ -540,8 +542,7 @@ def add_next_steps(error: FleetError, request: ProgramRequest, verdict: Verdict 
             edit = Shell(shlex.join(["sed", "-i", f"s#{root}##g", request.script]))
             error.next_steps = (edit, Again({}), *error.next_steps)
     missing = find_missing(verdict.lines) if verdict and verdict.hint.startswith(ARGUMENTS_HINT) else ()
-    entry = find(request).entry if missing else None
-    if entry is None or (entry.kind is Kind.COMMAND and entry.first is None):
+    if not missing or (entry.kind is Kind.COMMAND and entry.first is None):
         return
     operand = next((at for at, word in enumerate(request.command) if at and not word.startswith("-")), 0)
     names = complete(missing, entry.texts.values(), request.arguments or request.command[operand + 1 :])

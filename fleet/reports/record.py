@@ -59,8 +59,8 @@ class Fault(NamedTuple):
     is_failure: bool = True
 
 
-class Cause(NamedTuple):
-    """The first cause of a job's failure; fields as in `train.diagnosis.Verdict`."""
+class FirstCause(NamedTuple):
+    """The first cause of a job's failure; fields as in `train.diagnosis.verdict.Verdict`."""
 
     task: str
     kind: str
@@ -150,7 +150,7 @@ class JobRecord(NamedTuple):
     tasks: list[TaskRecord] = []
     changes: list[Change] = []
     faults: list[Fault] = []
-    cause: Cause | None = None
+    cause: FirstCause | None = None
     environment: list[str] | None = None
     notes: list[str] = []
 

@@ -88,8 +88,7 @@ def _show(
         for text in newest.others:
             sink.emit(Note(text, Level.WARNING))
         starts = _announce(fleet, first, list(reports.values()), members, sink)
-        _, lost = missing_slots(reports)
-        lost = [] if starts is not None else lost
+        lost = [] if starts is not None else missing_slots(reports)
         repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if follows else None
         if repairer is not None:
             for host in lost:

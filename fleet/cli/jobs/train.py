@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -51,10 +50,8 @@ from train.agent.protocol.records import OnHang, Policy, Replication, RestartPol
 from train.agent.protocol.wording import endpoint
 from train.defaults import GRACE_S, LINK_TIMEOUT_S, SPOT_HOST_TIMEOUT_S
 from train.script import keras
+from train.script.entry import EntryPoint
 from train.script.keras import Choice
-
-if TYPE_CHECKING:
-    from fleet.events import Sink
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
             started.append(job)
         lock.close()
         fleet = dataclasses.replace(fleet, record=record)
-        return _follow(request, fleet, clients, commits, sink)
+        return _follow(request, entry, fleet, clients, commits, sink)
 
 
 def _unchanged(fleet: ExistingFleet) -> ExistingFleet:
@@ -396,6 +393,7 @@ def _correct_clocks(clients: Sequence[AgentClient], commits: Sequence[records.Co
 
 def _follow(
     request: TrainRequest,
+    entry: EntryPoint,
     fleet: ExistingFleet,
     clients: Sequence[AgentClient],
     commits: Sequence[records.Commit],
@@ -431,7 +429,7 @@ def _follow(
     if request.detach:
         ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
         if ended.result is not None:
-            return _finish(request, fleet, first.job, clients, ended, sink)
+            return _finish(request, entry, fleet, first.job, clients, ended, sink)
         follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
         sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
         return _detached(request, first.job, sink)
@@ -439,7 +437,7 @@ def _follow(
         ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
     if ended.result is not None:
         fleet.directory.note_results(first.job, log_shown=ended.shown)
-    return _finish(request, fleet, first.job, clients, ended, sink)
+    return _finish(request, entry, fleet, first.job, clients, ended, sink)
 
 
 def _detached(request: TrainRequest, job: str, sink: Sink) -> TrainSummary:
@@ -451,6 +449,7 @@ def _detached(request: TrainRequest, job: str, sink: Sink) -> TrainSummary:
 
 def _finish(
     request: TrainRequest,
+    entry: EntryPoint,
     fleet: ExistingFleet,
     job: str,
     clients: Sequence[AgentClient],
@@ -479,7 +478,7 @@ def _finish(
         if failed is not None:
             sink.emit(warning_of(job, request.fleet, failed))
         if request.command_line is not None and not request.repeated_versions:
-            programs.add_next_steps(error, request, ended.verdict, request.command_line)
+            programs.add_next_steps(error, request, entry, ended.verdict, request.command_line)
         raise
     if failed is not None:
         raise failed

@@ -16,7 +16,7 @@ from fleet.jobs.results import StoredJobs, StoredTask, result_of
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
-from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
+from fleet.reports.record import Change, Fault, FirstCause, JobRecord, TaskRecord
 from fleet.state import FleetRecord
 from provision.model import Host
 from train.agent.gang.hang import describe
@@ -113,11 +113,11 @@ def _read_records(agent: AgentClient, job: str) -> list[Record]:
     return kept
 
 
-def _cause(members: Sequence[Member], result: JobResult, agents: Sequence[AgentClient]) -> Cause | None:
+def _cause(members: Sequence[Member], result: JobResult, agents: Sequence[AgentClient]) -> FirstCause | None:
     verdict = first_cause(members, result, agents)
     if verdict is None:
         return None
-    return Cause(
+    return FirstCause(
         verdict.task,
         verdict.kind.value,
         one_line(verdict.message, 2 * _LONGEST),
@@ -196,7 +196,7 @@ def describe_job(
     record: FleetRecord,
     history: History,
     result: JobResult | None,
-    cause: Cause | None,
+    cause: FirstCause | None,
     now: float,
     silent: Sequence[str] = (),
 ) -> JobRecord:

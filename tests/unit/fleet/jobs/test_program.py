@@ -13,17 +13,22 @@ from fleet.cli import app as cli
 from fleet.cli.jobs import check, train
 from fleet.cli.jobs.check import describe_smoke_test
 from fleet.cli.jobs.train import TrainRequest
-from fleet.errors import UsageError
+from fleet.errors import JobFailedError, UsageError
 from fleet.jobs.program import (
+    ProgramRequest,
     Terms,
+    add_next_steps,
     described,
     find,
     keras_need,
     refuse_without_servers,
     script_findings,
 )
+from fleet.state import TrainCommand
 from tests.unit.train.script.test_script import write
 from train.agent.protocol.records import Exit, Member, Prepared, SmokeTestResult
+from train.diagnosis.texts import ARGUMENTS_HINT
+from train.diagnosis.verdict import Cause, Verdict
 from train.script.entry import find_entry
 from train.script.imports import needed
 
@@ -232,3 +237,17 @@ def test_the_finding_of_a_smoke_test(tried: SmokeTestResult, ok: bool, message: 
     result = describe_smoke_test("worker-0", tried)
     assert (result.ok, result.message) == (ok, message)
     assert result.lines == (() if ok else ("x",))
+
+
+def test_the_next_step_of_a_failed_job_does_not_need_the_script_any_more(tmp_path: Path) -> None:
+    script = tmp_path / "task.py"
+    script.write_text("import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\n")
+    request = ProgramRequest("demo", script=str(script))
+    entry = find(request).entry
+    assert entry.texts
+    script.unlink()
+    message = "task.py: error: the following arguments are required: --data"
+    verdict = Verdict("worker-0", Cause.SCRIPT_EXCEPTION, "failed", (message,), hint=f"{ARGUMENTS_HINT}--data DATA")
+    error = JobFailedError("job failed")
+    add_next_steps(error, request, entry, verdict, TrainCommand(str(tmp_path), (str(script),)))
+    assert "--data" in error.hint

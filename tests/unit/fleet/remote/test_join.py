@@ -104,7 +104,7 @@ def test_packages_are_installed_before_it_joins() -> None:
     sink: Any = SimpleNamespace(emit=lambda _: None)
     clients = {"worker-0": source, "worker-1": joining}
     joining.transport.ahead_s = 100.0  # type: ignore[attr-defined]
-    assert fix._join("worker-1", "worker-0", reports, clients, record, sink)
+    assert fix.join("worker-1", "worker-0", reports, clients, record, sink)
     install, prepare, commit = sent
     assert install == Bootstrap("adds\n", "/own/python", 0, "adds<2\n", True)
     assert prepare.python == "/venv/python"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.reports.page import Measure, measures_of
-from fleet.reports.record import Cause, Change, Fault, JobRecord, TaskRecord
+from fleet.reports.record import Change, Fault, FirstCause, JobRecord, TaskRecord
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\x1b[31m\u202e{{ 7*7 }}"
 START = 1_795_000_000.0
@@ -59,7 +59,7 @@ def job(text: str = HOSTILE, tasks: int = 2) -> JobRecord:
             )
         ],
         faults=[Fault(START + 60, 1, names[0], text), Fault(START + 62, 1, "", text, is_failure=False)],
-        cause=Cause(names[0], "unknown", text, ["x" * 1_000_000, text], text, [text], text),
+        cause=FirstCause(names[0], "unknown", text, ["x" * 1_000_000, text], text, [text], text),
         environment=[text],
         notes=[text],
     )
