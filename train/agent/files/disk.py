@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from _thread import get_ident
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 DISK_RESERVE = 64 << 20  # bytes that stay free for logs
 DISK_LOW = 2 << 30  # bytes; with less a disk is nearly full
@@ -225,20 +225,24 @@ def read_mounts() -> str:
         return file.read()
 
 
+def parse_mounts(mountinfo: str) -> Iterator[Mount]:
+    """Yield the mounts in the text of /proc/self/mountinfo. Source: proc(5)."""
+    for line in mountinfo.splitlines():
+        head, separator, tail = line.partition(" - ")
+        fields, more = head.split(" "), tail.split(" ")
+        if separator and len(fields) >= 6 and len(more) >= 3:
+            yield Mount(unescape(fields[3]), unescape(fields[4]), more[0], unescape(more[1]), more[2])
+
+
 def mount_of(mountinfo: str, path: str) -> Optional[Mount]:
-    """Return the mount that holds a path. Source: proc(5).
+    """Return the mount that holds a path.
 
     Args:
         mountinfo: Text of /proc/self/mountinfo.
         path: Absolute, with links resolved.
     """
     best: Optional[Mount] = None
-    for line in mountinfo.splitlines():
-        head, separator, tail = line.partition(" - ")
-        fields, more = head.split(" "), tail.split(" ")
-        if not separator or len(fields) < 6 or len(more) < 3:
-            continue
-        mount = Mount(unescape(fields[3]), unescape(fields[4]), more[0], unescape(more[1]), more[2])
+    for mount in parse_mounts(mountinfo):
         if contains(mount.point, path) and (best is None or len(mount.point) >= len(best.point)):
             best = mount  # a later one at the same place covers the earlier one
     return best

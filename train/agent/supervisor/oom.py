@@ -14,7 +14,7 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from train.agent.files.disk import read_text, readable_size
+from train.agent.files.disk import parse_mounts, read_text, readable_size
 
 _COUNTED = {1: "memory.oom_control", 2: "memory.events"}  # by the version of cgroups
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
@@ -132,25 +132,17 @@ class OomWatch:
             elif number == "0":
                 path_by_version[2] = path
         for version in sorted(path_by_version):
-            for mounted, inside in self._mounts(version):
+            for mount in parse_mounts(read_text(self._path("proc/self/mountinfo"))):
+                if mount.kind != _KIND[version] or (version == 1 and "memory" not in mount.options.split(",")):
+                    continue
                 relative = path_by_version[version]
-                relative = relative[len(inside) :] if inside != "/" and relative.startswith(inside) else relative
-                for path in (mounted.rstrip("/") + relative, mounted):
+                if mount.root != "/" and relative.startswith(mount.root):
+                    relative = relative[len(mount.root) :]
+                for path in (mount.point.rstrip("/") + relative, mount.point):
                     directory = self._path(path).rstrip("/")
                     if os.path.exists(os.path.join(directory, _COUNTED[version])):
                         return directory, version
         return "", 0
-
-    def _mounts(self, version: int) -> List[Tuple[str, str]]:
-        mounts = []
-        for line in read_text(self._path("proc/self/mountinfo")).splitlines():
-            here, _, kind = line.partition(" - ")
-            fields, words = here.split(), kind.split()
-            if len(fields) < 5 or len(words) < 3 or words[0] != _KIND[version]:
-                continue
-            if version == 2 or "memory" in words[2].split(","):
-                mounts.append((fields[4], fields[3]))
-        return mounts
 
     def _count(self) -> _Counts:
         host = _field(read_text(self._path("proc/vmstat")), "oom_kill", -1)
