@@ -1,20 +1,25 @@
 """Decide which state of a checkpoint directory is complete, by the names and the formats of its files.
 
 A *state* is the content of the directory at one moment, without files in progress. A script can continue from it if
-TensorFlow declares it complete, or if the directory was at rest. Only the first is decided here.
+TensorFlow or Keras declares it complete, or if the directory was at rest. Only the first is decided here.
 
 TensorFlow saves ``ckpt-4`` as ``ckpt-4.index`` and ``ckpt-4.data-00000-of-00001`` …: it writes data under another
 name and renames it, but writes an index in place, and last replaces the file ``checkpoint``, which names the newest.
 Source: tensorflow/core/util/tensor_bundle, tensorflow/python/checkpoint/checkpoint_management.py.
+
+``BackupAndRestore`` of Keras 3 copies the previous files to ``.bkp``, and then writes ``latest.weights.h5`` and last
+``training_metadata.json``, each in place. Source: keras/src/callbacks/backup_and_restore.py.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
 from typing import (
     TYPE_CHECKING,
+    AbstractSet,
     Dict,
     FrozenSet,
     List,
@@ -33,10 +38,14 @@ if TYPE_CHECKING:
     from train.agent.checkpoints.snapshot import Keys
 
 STATE_FILE = "checkpoint"
+BACKUP_METADATA = "training_metadata.json"
+_BACKUP_WEIGHTS = "latest.weights.h5"
+_BACKUP = (_BACKUP_WEIGHTS, _BACKUP_WEIGHTS + ".bkp", BACKUP_METADATA + ".bkp")
 
 _DATA = re.compile(r"^(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})$")
 _INDEX = ".index"
 _FIELD = re.compile(r'^\s*(model_checkpoint_path|all_model_checkpoint_paths)\s*:\s*"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_EVENTS = re.compile(r"(?:^|/)events\.out\.tfevents\.[^/]*$")
 _IGNORED = re.compile(r"(?:^|/)(?:workertemp_\d+|lost\+found|\.nfs[0-9a-f]{8,}|\.fleet-[^/]*)(?:/|$)")
 _TEMPORARY = re.compile(
     r"(?:^|/)(?:[^/]*_temp|[^/]*\.tempstate\d+|checkpoint\.tmp[^/]*|tmp[a-z0-9_]{8}|[^/]*\.orbax-checkpoint-tmp[^/]*"
@@ -54,14 +63,14 @@ class DirectoryListing(NamedTuple):
 
     directory: str
     entries: Sequence[PathItem]
-    texts: Mapping[str, str]  # of each file that is called `checkpoint`
+    texts: Mapping[str, str]  # of each file that names a checkpoint or ends one
 
 
 class State(NamedTuple):
     """Content of a checkpoint directory without files in progress."""
 
     entries: Tuple[PathItem, ...]
-    declared_complete: FrozenSet[str]  # paths that TensorFlow itself declares complete
+    declared_complete: FrozenSet[str]  # paths that TensorFlow or Keras declares complete
     managed_directories: FrozenSet[str]  # directories in which it does so
 
     @property
@@ -82,16 +91,38 @@ class State(NamedTuple):
             if entry.kind is not PathKind.DIRECTORY and baseline.get(entry.path) != entry.key
         ]
 
-    def declared_part(self, baseline: Keys) -> Optional[State]:
+    def shows_its_end(self, baseline: Keys) -> bool:
+        """Return True if the format of each file that changed shows its end, or it is declared complete."""
+        changed = set(self.changed_files(baseline)) - self.declared_complete
+        return all(path.endswith(_BINARY) for path in changed)
+
+    def independent_files(self, baseline: Keys) -> Set[str]:
+        """Return the files each of which is a checkpoint; empty if others could belong to them.
+
+        A ``.keras`` file contains the optimizer, too. A single other file of which `baseline` contains no companion
+        has none.
+        """
+        others = {
+            entry.path
+            for entry in self.entries
+            if entry.kind is not PathKind.DIRECTORY
+            and entry.path not in self.declared_complete
+            and not self._is_managed(entry.path)
+        }
+        is_single = len(others) == 1 and others <= set(baseline) and all(path.endswith(_BINARY) for path in others)
+        return others if is_single or all(path.endswith(".keras") for path in others) else set()
+
+    def declared_part(self, baseline: Keys, whole: AbstractSet[str] = frozenset()) -> Optional[State]:
         """Return the state without checkpoints that TensorFlow has not named yet.
 
         Args:
             baseline: Keys of a state that was complete.
+            whole: Files that are complete although nothing declares that.
 
         Returns:
             None if any other file has changed since: it may be in progress.
         """
-        undeclared = set(self.changed_files(baseline)) - self.declared_complete
+        undeclared = set(self.changed_files(baseline)) - self.declared_complete - whole
         missing = set(baseline) - set(self.keys)
         if any(not self._is_managed(path) for path in undeclared | missing):
             return None
@@ -102,8 +133,13 @@ class State(NamedTuple):
 
 
 def is_ignored(path: str) -> bool:
-    """Return True if a path is never part of a checkpoint: of another worker, the file system, or `fleet`."""
-    return bool(_IGNORED.search(path))
+    """Return True if a path is never part of a checkpoint: of another worker, the file system, `fleet`, or a log."""
+    return bool(_IGNORED.search(path)) or is_event_file(path)
+
+
+def is_event_file(path: str) -> bool:
+    """Return True for a log of TensorBoard, which stays open while a script runs and belongs to one host."""
+    return bool(_EVENTS.search(path))
 
 
 def is_data(path: str) -> bool:
@@ -151,6 +187,9 @@ def complete_state(listing: DirectoryListing) -> Optional[State]:
     declared: Set[str] = set()
     managed: Set[str] = set()
     for path in paths & set(listing.texts):
+        if os.path.basename(path) == BACKUP_METADATA:
+            declared.update(_complete_backup(path, listing))
+            continue
         names = _read_named_checkpoints(listing, path)
         if not names:
             continue
@@ -184,6 +223,19 @@ def _incomplete_checkpoints(paths: Set[str], directories: Set[str]) -> Dict[str,
         or f"{prefix}_temp" in directories
         or any(f"{prefix}.data-{n:05}-of-{total:05}" not in paths for total in totals for n in range(total))
     }
+
+
+def _complete_backup(metadata: str, listing: DirectoryListing) -> Set[str]:
+    """Return the files of a backup of Keras 3; empty if a file is newer than the metadata, which are written last."""
+    directory = os.path.dirname(metadata)
+    names = {os.path.join(directory, name) for name in (BACKUP_METADATA, *_BACKUP)}
+    written_at = {entry.path: entry.mtime_ns for entry in listing.entries if entry.path in names}
+    try:
+        json.loads(listing.texts[metadata])
+    except ValueError:
+        return set()
+    has_weights = os.path.join(directory, _BACKUP_WEIGHTS) in written_at
+    return set(written_at) if has_weights and written_at[metadata] == max(written_at.values()) else set()
 
 
 def _read_named_checkpoints(listing: DirectoryListing, path: str) -> List[str]:

@@ -16,11 +16,10 @@ import socket
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.formats import State, checkpoint_name, complete_state, is_unfinished
 from train.agent.checkpoints.snapshot import (
-    PathKind,
     Snapshot,
     SnapshotManifest,
     newer,
@@ -34,7 +33,7 @@ from train.agent.checkpoints.store import (
     SnapshotOrigin,
     SnapshotStore,
     directory_identity,
-    is_being_written,
+    find_open_file,
     list_directory,
     read_listing,
     refresh,
@@ -60,14 +59,15 @@ from train.agent.protocol.session import Credentials
 if TYPE_CHECKING:
     from train.agent.checkpoints.snapshot import Keys
 
-QUIET_S = 2.0  # a directory is at rest if it is unchanged for this time
+QUIET_S = 2.0  # a directory is at rest if it is unchanged for this time …
+_VERIFIED_QUIET_S = 0.5  # … or for this time, if the format of each new file shows its end
 
 _NICE = 10
 _STACK = 512 << 10  # bytes, of a thread
 _LOOK_S = 0.5  # between two listings of the directory …
 _LOOK_COST = 50  # … but at least this many times the duration of one
 _REST_S = 5.0  # … up to this time, which is also the pause after an error
-_UNUSUAL_S = 300.0  # without a complete state
+_UNUSUAL_S = 120.0  # without a complete state
 _LAST_TRIES = 3
 
 
@@ -377,31 +377,61 @@ class _Watcher:
         if keys != self._seen:
             self._seen, self._seen_at = keys, now
         state = complete_state(listing)
-        if state is None or state.empty or state.keys == baseline:
+        if state is not None and (state.empty or state.keys == baseline):
             self._taken_at = now
             return
-        if now - self._seen_at < QUIET_S or not self._is_whole(state, baseline):
-            state = state.declared_part(baseline)
+        if now - self._taken_at > _UNUSUAL_S and not self._has_reported:
+            self._report_missing(state)
+        if state is None:
+            return
+        quiet_s = _VERIFIED_QUIET_S if state.shows_its_end(baseline) else QUIET_S
+        if now - self._seen_at < quiet_s or not self._is_whole(state, baseline):
+            state = self._declared_part(state, baseline, is_running=True)
         if state is not None and state.keys != baseline:
             self._take(state)
-        elif now - self._taken_at > _UNUSUAL_S:
-            self._report_once(
-                f"{self._setup.slot}'s checkpoint is not copied to other hosts: for {_UNUSUAL_S / 60:.0f} minutes,"
-                f" {self._live} was never unchanged for {QUIET_S:.0f} s with all files closed:"
-                " save less often, or with tf.train.CheckpointManager"
-            )
+
+    def _report_missing(self, state: Optional[State]) -> None:
+        open_file = find_open_file(self._live)
+        cause = (
+            f"the directory was never unchanged for {QUIET_S:.0f} s;"
+            " save less often, or with tf.train.CheckpointManager"
+        )
+        if state is None:
+            cause = "a file of a checkpoint is missing"
+        elif open_file:
+            cause = f"'{open_file}' is open for writing; if it is a log, write it to another directory"
+        self._report_once(
+            f"no complete checkpoint in {self._live} of {self._setup.slot} for {_UNUSUAL_S:.0f} s; the newest is not"
+            f" copied to other hosts: {cause}"
+        )
 
     def _is_whole(self, state: State, baseline: Keys) -> bool:
-        """Return True if the task has closed all files of a state that is at rest.
+        """Return True if the task has closed all files of a state that is at rest."""
+        return self._are_finished(state.changed_files(baseline)) and self._are_closed()
+
+    def _are_finished(self, paths: Iterable[str]) -> bool:
+        files = (os.path.join(self._live, path) for path in paths)
+        return not any(is_unfinished(file) for file in files if not os.path.islink(file))
+
+    def _are_closed(self) -> bool:
+        """Return True if the task has closed all files.
 
         A process that is killed closes its files, too, but it is ending before that.
         """
-        changed = set(state.changed_files(baseline))
-        files = [entry.path for entry in state.entries if entry.kind is PathKind.FILE and entry.path in changed]
-        if is_being_written(self._live) or any(is_unfinished(os.path.join(self._live, path)) for path in files):
+        if find_open_file(self._live):
             return False
         task = read_stat(self._task)
         return task is not None and not task.ending
+
+    def _declared_part(self, state: State, baseline: Keys, *, is_running: bool) -> Optional[State]:
+        """Return what is complete without a time of rest.
+
+        After the task was killed, the end of an HDF5 file proves nothing: it may have been flushed before.
+        """
+        files = state.independent_files(baseline).intersection(state.changed_files(baseline))
+        can_be_whole = all(path.endswith(".keras") for path in files) or (is_running and self._are_closed())
+        is_whole = bool(files) and can_be_whole and self._are_finished(files)
+        return state.declared_part(baseline, files if is_whole else frozenset())
 
     def _look_last(self, *, is_orderly: bool) -> None:
         """Take what is complete although the task has ended; nothing can be half written if it ended by itself."""
@@ -412,7 +442,7 @@ class _Watcher:
         for left in reversed(range(_LAST_TRIES)):
             state = complete_state(read_listing(self._live))
             if state is not None and not is_orderly:
-                state = state.declared_part(self._baseline)
+                state = self._declared_part(state, self._baseline, is_running=False)
             if state is None or state.keys == self._baseline or (state.empty and not is_orderly):
                 return
             try:

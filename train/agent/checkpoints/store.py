@@ -17,7 +17,15 @@ import stat
 import threading
 from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
-from train.agent.checkpoints.formats import STATE_FILE, DirectoryListing, State, is_data, is_ignored
+from train.agent.checkpoints.formats import (
+    BACKUP_METADATA,
+    STATE_FILE,
+    DirectoryListing,
+    State,
+    is_data,
+    is_event_file,
+    is_ignored,
+)
 from train.agent.checkpoints.snapshot import (
     MODES,
     MOST_ENTRIES,
@@ -119,12 +127,12 @@ def read_listing(directory: str) -> DirectoryListing:
         OSError: it cannot be read.
     """
     listing = [entry for entry in list_directory(directory) if not is_ignored(entry.path)]
-    state_files = [
-        entry.path for entry in listing if entry.kind is PathKind.FILE and os.path.basename(entry.path) == STATE_FILE
-    ]
-    return DirectoryListing(
-        directory, listing, {path: read_text(os.path.join(directory, path)) for path in state_files}
-    )
+    texts = {
+        entry.path: read_text(os.path.join(directory, entry.path))
+        for entry in listing
+        if entry.kind is PathKind.FILE and os.path.basename(entry.path) in (STATE_FILE, BACKUP_METADATA)
+    }
+    return DirectoryListing(directory, listing, texts)
 
 
 def directory_identity(directory: str) -> str:
@@ -137,8 +145,8 @@ def directory_identity(directory: str) -> str:
     return identity(read_mounts(), nearest, boot_id(), status.st_dev, status.st_ino, rest.rstrip("/"))
 
 
-def is_being_written(directory: str) -> bool:
-    """Return True if a process has a file in `directory` open for writing, as far as this user may see that."""
+def find_open_file(directory: str) -> str:
+    """Return a file in `directory` that a process has open for writing, as far as this user may see; empty: none."""
     for process in filter(str.isdigit, list_names("/proc")):
         for fd in list_names(f"/proc/{process}/fd"):
             with contextlib.suppress(OSError, ValueError):
@@ -148,8 +156,8 @@ def is_being_written(directory: str) -> bool:
                     and not is_ignored(path[len(directory) + 1 :])
                     and _is_open_for_writing(f"/proc/{process}/fdinfo/{fd}")
                 ):
-                    return True
-    return False
+                    return path[len(directory) + 1 :]
+    return ""
 
 
 def _is_open_for_writing(fdinfo: str) -> bool:
@@ -419,7 +427,7 @@ def _inner_target(origin: SnapshotOrigin, link: PathItem) -> str:
 
 
 def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
-    """Make the checkpoint directory equal to a snapshot, deletions included; None means empty.
+    """Make the checkpoint directory equal to a snapshot, deletions included; None means empty. Event files stay.
 
     Killed in the middle, it is done again.
 
@@ -428,7 +436,7 @@ def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
     """
     live = os.path.realpath(live)
     with _restoring(live):
-        listing = list_directory(live)
+        listing = [entry for entry in list_directory(live) if not is_event_file(entry.path)]
         _remove(live, surplus(listing, kept.manifest.items if kept is not None else ()))
         if kept is not None:
             _create_missing(live, kept, listing)

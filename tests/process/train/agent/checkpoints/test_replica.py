@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
 import random
 import shutil
@@ -19,8 +21,10 @@ import pytest
 from tests.process.train.agent.replicators import Host, Yard, step_in, tree
 from tests.program import find_paths
 from tests.unit.train.agent.checkpoints.test_formats import hdf5, zipped
+from train.agent.checkpoints import replicator
 from train.agent.checkpoints import store as replica_store
 from train.agent.checkpoints import transfer as replica_wire
+from train.agent.checkpoints.formats import is_unfinished
 from train.agent.checkpoints.replicator import QUIET_S, News, Restored
 from train.agent.checkpoints.snapshot import decode_manifest, newer
 from train.agent.files.disk import DISK_RESERVE
@@ -225,6 +229,88 @@ def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard,
     yard.run_for(QUIET_S + 1.0)
     chief.settle()
     assert chief.held == first
+
+
+FIT = """
+import importlib, sys, time
+import numpy
+kind, directory = sys.argv[1:]
+keras = importlib.import_module("tf_keras" if kind == "keras2" else "keras")
+model = keras.Sequential([keras.layers.Dense(1)])
+model.build((None, 2))
+model.compile("adam", "mse")
+logs = open(directory + "/events.out.tfevents.1.host", "ab")
+
+class Epoch(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, _=None):
+        logs.write(b"x")
+        logs.flush()
+        print(epoch + 1, flush=True)
+        time.sleep(0.3)
+
+paths = {"h5": "/m.h5", "weights": "/m.weights.h5", "each": "/m-{epoch}.keras"}
+path = directory + paths.get(kind, "/m.keras")
+callbacks = [keras.callbacks.ModelCheckpoint(path, save_weights_only=kind == "weights"), Epoch()]
+if kind in ("backup", "keras2"):
+    callbacks.insert(1, keras.callbacks.BackupAndRestore(directory + "/b", delete_checkpoint=False))
+model.fit(numpy.ones((4, 2)), numpy.ones((4, 1)), epochs=1000, verbose=0, callbacks=callbacks)
+"""
+
+
+@pytest.mark.parametrize("kind", ["backup", "keras2", "keras", "h5", "weights", "each"])
+def test_keras_with_short_epochs_and_event_files_is_copied(yard: Yard, kind: str) -> None:
+    if not importlib.util.find_spec("tensorflow"):
+        pytest.skip("TensorFlow is not installed here")
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    writer = yard.process(chief, [sys.executable, "-c", FIT, kind, str(chief.live)])
+    yard.until(lambda: chief.held is not None and chief.held.number >= 4, "four snapshots")
+    last = int(yard.output_of(writer)[-1])
+    chief.settle()
+    events = chief.live / "events.out.tfevents.1.host"
+    size = events.stat().st_size
+    assert not chief.restore(chief.held).error
+    assert events.stat().st_size == size  # a log stays where it is
+    files = [path for path in chief.live.rglob("*") if path.is_file() and path != events]
+    assert not any(is_unfinished(str(path)) for path in files)
+    if kind == "backup":
+        assert json.loads((chief.live / "b" / "training_metadata.json").read_text())["epoch"] >= last - 5
+    if kind == "each":
+        assert len(files) >= last - 5
+    assert not chief.notes
+
+
+@pytest.mark.parametrize(("companion", "is_kept"), [("", True), ("epoch.txt", False)])
+def test_a_model_saved_just_before_the_end_is_copied_if_nothing_can_belong_to_it(
+    yard: Yard, companion: str, is_kept: bool
+) -> None:
+    chief = yard.host()
+    chief.live.mkdir(parents=True)
+    (chief.live / "m.keras").write_bytes(zipped())
+    first = chief.snapshot(*([(companion, "1")] if companion else []))
+    chief.replicator.watch(1, 0)
+    (chief.live / "m.keras").write_bytes(zipped() + zipped())
+    chief.settle()
+    assert (chief.held != first) is is_kept
+
+
+def test_a_text_file_that_is_replaced_again_and_again_is_reported(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicator, "_UNUSUAL_S", 4.0)
+    chief = yard.host()
+    code = (
+        "import os, time\n"
+        "while True:\n"
+        f"    open('{chief.live}/.s.tmp', 'w').write(str(time.time()))\n"
+        f"    os.replace('{chief.live}/.s.tmp', '{chief.live}/s.txt')\n"
+        "    time.sleep(1.0)\n"
+    )
+    chief.live.mkdir(parents=True)
+    yard.process(chief, [sys.executable, "-c", code])
+    yard.until(lambda: bool(chief.notes), "the note", 30.0)
+    assert "the directory was never unchanged for 2 s; save less often" in chief.notes[0]
+    assert chief.held is None
 
 
 def test_watching_a_directory_in_which_nothing_happens_costs_nothing(yard: Yard) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import zipfile
 from collections.abc import Sequence
@@ -18,6 +20,9 @@ from train.agent.checkpoints.formats import (
     named_checkpoints,
 )
 from train.agent.checkpoints.snapshot import PathItem, PathKind
+
+with contextlib.suppress(ImportError):
+    importlib.import_module("h5py")  # it starts a process, which a unit test must not do
 
 
 def files(*paths: str, mtime_ns: int = 1) -> list[PathItem]:
@@ -114,6 +119,7 @@ def test_temporary_files_are_no_part_of_a_state(name: str, is_kept: bool) -> Non
 def test_what_other_workers_write_is_ignored() -> None:
     for path in ("workertemp_1/ckpt-1.data-00000-of-00001", ".fleet-12", "a/.nfs0000000000000001", "lost+found"):
         assert is_ignored(path)
+    assert is_ignored("logs/events.out.tfevents.1.host.7.0.v2")
     assert not is_ignored("model.h5")
 
 
@@ -135,6 +141,48 @@ def test_only_what_tensorflow_declares_may_have_changed() -> None:
     for other in ([], files("notes.txt", mtime_ns=2), [*notes, *files("history.json")]):
         assert state([*new, *other], named("ckpt-2")).declared_part(old) is None
     assert state(files("weights.h5", mtime_ns=2)).declared_part(state(files("weights.h5")).keys) is None
+
+
+def backup(*entries: PathItem, text: str = '{"epoch": 2}') -> State:
+    result = complete_state(DirectoryListing("/live", entries, {"b/training_metadata.json": text}))
+    assert result is not None
+    return result
+
+
+def test_a_backup_of_keras_is_complete_when_its_metadata_are_the_newest_file() -> None:
+    weights, metadata = files("b/latest.weights.h5", mtime_ns=4), files("b/training_metadata.json", mtime_ns=5)
+    copies = files("b/latest.weights.h5.bkp", "b/training_metadata.json.bkp", mtime_ns=3)
+    whole = backup(directory("b"), *weights, *metadata, *copies)
+    assert len(whole.declared_complete) == 4
+    assert whole.declared_part({}) == whole
+    assert backup(*weights, *metadata, *files("b/other.h5")).declared_complete == {weights[0].path, metadata[0].path}
+    assert not backup(*metadata).declared_complete  # no weights
+    assert not backup(*weights, *metadata, *copies, text="").declared_complete
+    for newer in ("b/latest.weights.h5", "b/latest.weights.h5.bkp", "b/training_metadata.json.bkp"):
+        kept = [entry for entry in [*weights, *metadata, *copies] if entry.path != newer]
+        assert not backup(*kept, *files(newer, mtime_ns=6)).declared_complete
+
+
+def test_a_file_is_independent_only_without_others_that_could_belong_to_it() -> None:
+    first, second = state(files("a.keras")), state(files("a.keras", "b.keras", mtime_ns=2))
+    assert second.independent_files({}) == {"a.keras", "b.keras"}
+    assert paths(second.declared_part(first.keys, {"a.keras", "b.keras"})) == {"a.keras", "b.keras"}
+    assert second.declared_part(first.keys, {"a.keras"}) is None
+    assert not state(files("a.keras", "epoch.txt")).independent_files({})
+    single = state(files("w.h5"))
+    assert not single.independent_files({})  # its companion may follow
+    assert single.independent_files(single.keys) == {"w.h5"}
+    assert not state(files("w.h5", "v.h5")).independent_files(single.keys)
+    assert not state(files("w.bin")).independent_files(state(files("w.bin")).keys)
+    declared = state([*files("checkpoint", "a.keras"), *saved("ckpt-1")], named("ckpt-1"))
+    assert declared.independent_files({}) == {"a.keras"}
+
+
+def test_only_formats_that_show_their_end_have_the_shorter_time_of_rest() -> None:
+    assert state(files("a.h5", "b.npz", "c.keras")).shows_its_end({})
+    mixed = state(files("a.h5", "epoch.txt"))
+    assert not mixed.shows_its_end({})
+    assert mixed.shows_its_end(state(files("epoch.txt")).keys)
 
 
 def test_a_checkpoint_that_is_not_named_yet_is_left_out() -> None:
