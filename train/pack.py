@@ -4,18 +4,15 @@ The protocol on the channel of that command:
 
 1. The host's first line is the agent's Hello, or ``need-agent`` if it does not have this agent yet. Then the
    client writes the number of bytes in decimal, a newline, and the compressed archive; Hello comes after that.
-2. Or the first line is also the last: ``python-too-old 3.8.1`` (exit code 3), or ``bootstrap-failed REASON`` (exit
-   code 4).
+2. Or the first line is also the last: ``bootstrap-failed REASON`` (exit code 4). From the agent itself
+   ``python-too-old 3.8.1`` (exit code 3) can come instead of Hello.
 3. Then the conversation of train.agent.protocol.records.
-
-train.start_agent is the program in that command; it reads exactly these bytes from stdin.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import shlex
 import zipfile
 import zlib
@@ -30,7 +27,34 @@ TOO_OLD = b"python-too-old"
 FAILED = b"bootstrap-failed"
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = b"from train.agent.requests.serve import main\n\nmain()\n"
+# Stores the agent that the client sends, compressed, and checks its hash; the arguments are the size and the hash.
+_RECEIVE = (
+    "import hashlib, sys, zlib; "
+    "data = zlib.decompress(sys.stdin.buffer.read(int(sys.argv[1]))); "
+    "sys.stdout.buffer.write(data); "
+    "sys.exit(not hashlib.sha256(data).hexdigest() == sys.argv[2])"
+)
+# For sh; the arguments are the interpreter, and those of train.agent.requests.serve. Any login shell, including fish
+# and csh, passes it on unchanged: it has no single quotes, backslashes, newlines, or exclamation marks.
+_START = " ".join(
+    (
+        "python=$1; shift;",
+        "agents=${FLEET_AGENTS:-$1/agent}; unset FLEET_AGENTS; agent=$agents/$2; new=;",
+        'fail() { rm -f "$new"; echo "bootstrap-failed $1"; exit 4; };',
+        '[ -d "$1" ] || error=$(umask 077; mkdir -p "$1" 2>&1) || fail "$error";',
+        '[ -d "$agent" ] || {',
+        '"$python" -V >/dev/null || exit;',  # the shell reports a missing interpreter
+        "echo need-agent; read -r size || exit 4;",
+        'error=$(umask 077; mkdir -p "$agents" 2>&1) || fail "$error";',
+        'error=$(mktemp "$agent.XXXXXX" 2>&1) || fail "$error"; new=$error;',
+        f'error=$("$python" -I -S -c "{_RECEIVE}" "$size" "$2" 2>&1 >"$new") || case $error in',
+        '*OSError*) fail "$(echo "$error" | tail -n 1)";;',
+        '*) fail "the agent arrived damaged";; esac;',
+        'error=$(mv -f "$new" "$agent.pyz" 2>&1) || fail "$error";',
+        "agent=$agent.pyz; };",
+        'exec "$python" -I -S "$agent" "$@"',
+    )
+)
 
 
 class AgentArchive(NamedTuple):
@@ -49,9 +73,9 @@ class AgentArchive(NamedTuple):
 def build_agent() -> AgentArchive:
     """Pack the agent of this program; the same sources always give the same bytes."""
     train = Path(__file__).parent
-    sources = {"__main__.py": _MAIN, "train/__init__.py": (train / "__init__.py").read_bytes()}
-    for path in (train / "defaults.py", *(train / "agent").rglob("*.py")):
-        sources[path.relative_to(train.parent).as_posix()] = path.read_bytes()
+    paths = (train / "__init__.py", train / "defaults.py", *(train / "agent").rglob("*.py"))
+    sources = {path.relative_to(train.parent).as_posix(): path.read_bytes() for path in paths}
+    sources["__main__.py"] = sources.pop("train/agent/__main__.py")  # Python runs it if it runs the archive
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(sources):
@@ -87,7 +111,7 @@ def bootstrap_command(python: str, root: str, digest: str, shared: str = "") -> 
         digest: Hash of the agent, from `build_agent`.
         shared: Directory of the host if `root` is one of its slots; empty: the host has one slot.
     """
-    return _command(python, [root, digest, *([shared] if shared else [])])
+    return _command(python, root, [digest, *([shared] if shared else [])])
 
 
 def enter_command(
@@ -103,14 +127,16 @@ def enter_command(
         task: The job and the slot.
         program: The program and its arguments; empty: a shell.
     """
-    return _command(python, [root, digest, shared, *task, *program])
+    return _command(python, root, [digest, shared, *task, *program])
 
 
-def _command(python: str, arguments: Sequence[str]) -> str:
-    text = Path(__file__).with_name("start_agent.py").read_text(encoding="ascii")
-    words = ["-I", "-S", "-c", f"exec({json.dumps(text)})", *arguments]
-    return " ".join(["exec", _program(python), *map(shlex.quote, words)])
+def _command(python: str, root: str, arguments: Sequence[str]) -> str:
+    program = _from_login(python) if python.startswith("~/") else shlex.quote(python)
+    return " ".join(
+        ["exec", "sh", "-c", shlex.quote(_START), "sh", program, _from_login(root), *map(shlex.quote, arguments)]
+    )
 
 
-def _program(python: str) -> str:
-    return '"$HOME"' + shlex.quote(python[1:]) if python.startswith("~/") else shlex.quote(python)
+def _from_login(path: str) -> str:
+    """Return a path, quoted for any shell; it is relative to the login directory unless absolute."""
+    return shlex.quote(path) if path.startswith("/") else '"$HOME"/' + shlex.quote(path.removeprefix("~/"))

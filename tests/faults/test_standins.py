@@ -437,7 +437,7 @@ def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
     (tmp_path / "clock.py").write_text(CLOCK)
     python = tmp_path / "python-jumps"
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in\n*"-S "*"-c "*) exec {PYTHON} -I -S {tmp_path}/clock.py "$@" ;;\n'
+        f'#!/bin/sh\ncase "$*" in\n"-I -S /"*) exec {PYTHON} -I -S {tmp_path}/clock.py "$@" ;;\n'
         f'*) exec {PYTHON} "$@" ;;\nesac\n'
     )
     python.chmod(0o755)
@@ -445,15 +445,14 @@ def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
         yield fleet, tmp_path / "ahead"
 
 
-# Runs the code after -c, as the agent is started, with a clock that jumps.
+# Runs the agent, whose path follows -I -S, with a clock that jumps.
 CLOCK = """
-import os, sys, time
+import os, runpy, sys, time
 now, ahead = time.time, os.path.join(os.path.dirname(os.path.abspath(__file__)), "ahead")
 time.time = lambda: now() + 3600 * os.path.exists(ahead)
-place = sys.argv.index("-c")
-source = sys.argv[place + 1]
-sys.argv[:] = ["-c", *sys.argv[place + 2:]]
-exec(source)
+sys.argv[:] = sys.argv[3:]
+sys.executable = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python-jumps")  # after it is unpacked
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 _MARK = re.compile(rb"(?:^|\0)FLEET_INSTANCE=([0-9a-f]+)")
-_AGENT = b"\0-I\0-S\0-c\0"
+_AGENT = b"\0-I\0-S\0/"  # and the path of the agent
 
 
 class ProcessKind(Enum):

@@ -54,19 +54,34 @@ def test_the_archive_is_the_same_bytes_every_time() -> None:
         "__main__.py",
         "train/__init__.py",
         "train/defaults.py",
-        *(f"train/agent/{name_of(path)}" for path in SOURCES),
+        *(f"train/agent/{name_of(path)}" for path in SOURCES if path != AGENT / "__main__.py"),
     }
 
 
 def test_the_command_is_one_line_that_every_shell_passes_on() -> None:
     command = bootstrap_command("python3", ".fleet dir", "d" * 64)
-    assert command.startswith("exec python3 -I -S -c 'exec(")
-    assert command.endswith(f"' '.fleet dir' {'d' * 64}")
-    assert "\n" not in command
-    source = command[command.index("'") + 1 : command.rindex("' '.fleet")]
-    assert not re.search(r"['!]|\\\\", source)  # quotes, history of csh, escapes of fish
+    assert command.startswith("exec sh -c '")
+    assert command.endswith(f"' sh python3 \"$HOME\"/'.fleet dir' {'d' * 64}")
+    script = command[command.index("'") + 1 : command.index("' sh python3")]
+    assert not re.search(r"['!\\\n]", script)  # quotes, history of csh, escapes of fish
     assert len(command) < 4096
-    assert bootstrap_command("~/my env/bin/python", "r", "d").startswith("exec \"$HOME\"'/my env/bin/python' -I")
+    assert " sh \"$HOME\"/'my env/bin/python' /r d" in bootstrap_command("~/my env/bin/python", "/r", "d")
+
+
+@pytest.mark.parametrize("shell", ["bash", "csh", "dash", "fish", "tcsh", "zsh"])
+def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
+    path = shutil.which(shell)
+    if not path:
+        pytest.skip(f"{shell} is not installed")
+    archive = build_agent()
+    command = bootstrap_command(sys.executable, "it's my $root", archive.digest)
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    for number, sent in enumerate((upload(archive.data), b"")):
+        done = subprocess.run([path, "-c", command], input=sent, env=env, capture_output=True, check=True, timeout=60)
+        assert re.fullmatch(rb'(need-agent\n)?\{"record":"hello".*\}\n', done.stdout)
+        assert done.stdout.startswith(b"need-agent") is (number == 0)
+        assert not done.stderr
+    assert (tmp_path / "it's my $root/agent" / archive.digest / "__main__.py").exists()
 
 
 def test_the_agent_is_asked_for_once_and_then_starts_from_disk(connect: Connect) -> None:
@@ -126,15 +141,50 @@ def test_a_damaged_archive_on_disk_is_replaced(connect: Connect) -> None:
 def test_a_client_that_goes_in_the_middle_of_the_archive_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
     command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
     done = subprocess.run(["/bin/sh", "-c", command], input=sent, capture_output=True, check=False, timeout=30)
-    assert (done.stdout, done.stderr, done.returncode) == (b"need-agent\n", b"", 4)
-    assert not list(tmp_path.rglob("*.pyz*"))
+    assert done.stdout.startswith(b"need-agent\n")
+    assert (done.stderr, done.returncode) == (b"", 4)
+    assert not list(tmp_path.glob("root/agent/*"))
 
 
-def test_an_archive_that_is_not_the_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [b"3\nabc", upload(b"another agent")])
+def test_an_archive_that_is_not_the_one_is_refused(tmp_path: Path, sent: bytes) -> None:
     command = bootstrap_command(sys.executable, str(tmp_path / "root"), build_agent().digest)
-    done = subprocess.run(["/bin/sh", "-c", command], input=b"3\nabc", capture_output=True, check=False, timeout=30)
+    done = subprocess.run(["/bin/sh", "-c", command], input=sent, capture_output=True, check=False, timeout=30)
     assert done.stdout == b"need-agent\nbootstrap-failed the agent arrived damaged\n"
     assert (done.returncode, done.stderr) == (4, b"")
+    assert not list(tmp_path.glob("root/agent/*"))
+
+
+def test_a_full_disk_is_reported_in_a_line(tmp_path: Path) -> None:
+    archive = build_agent()
+    command = bootstrap_command(sys.executable, str(tmp_path / "root"), archive.digest)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"ulimit -f 100; {command}"],  # blocks of 512 or 1024 bytes
+        input=upload(archive.data),
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.stdout == b"need-agent\nbootstrap-failed OSError: [Errno 27] File too large\n"
+    assert (done.returncode, done.stderr) == (4, b"")
+    assert not list(tmp_path.glob("root/agent/*"))
+
+
+def test_connections_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    archive = build_agent()
+    command = bootstrap_command(sys.executable, str(tmp_path / "root"), archive.digest)
+    started = [
+        subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)
+    ]
+    for process in started:
+        assert process.stdout
+        assert process.stdout.readline() == b"need-agent\n"
+    outputs = [
+        process.communicate(sent, timeout=60)[0]
+        for process, sent in zip(started, [*[upload(archive.data)] * 2, b"9\n"], strict=True)
+    ]
+    assert [output.startswith(b'{"record":"hello"') for output in outputs] == [True, True, False]
+    assert {path.name for path in (tmp_path / "root/agent").iterdir()} == {archive.digest, f"{archive.digest}.pyz"}
 
 
 def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> None:
@@ -153,9 +203,10 @@ def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("version", ["3.6", "3.8"])
 def test_a_python_that_is_too_old_says_so(tmp_path: Path, version: str) -> None:
-    command = bootstrap_command(interpreter(version), str(tmp_path), build_agent().digest)
-    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False, timeout=30)
-    assert re.fullmatch(rb"python-too-old %s\.\d+\n" % version.encode(), done.stdout)
+    archive = build_agent()
+    command, sent = bootstrap_command(interpreter(version), str(tmp_path), archive.digest), upload(archive.data)
+    done = subprocess.run(["/bin/sh", "-c", command], input=sent, capture_output=True, check=False, timeout=30)
+    assert re.fullmatch(rb"need-agent\npython-too-old %s\.\d+\n" % version.encode(), done.stdout)
     assert done.returncode == 3
 
 
