@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fleet.errors import JobNotFinished, NotReadyError
 from fleet.events import JobQueued, JobStarted, Level, Note, Sink
@@ -16,19 +15,6 @@ from fleet.steps import Again, Step
 from train.agent.protocol.records import Inspect, JobReport
 
 Reports = Sequence[tuple[str, JobReport]]
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a new job in the queue.
-
-    Attributes:
-        after: The job before it; empty: the job starts at once.
-        note: What the user may not expect; empty: nothing.
-    """
-
-    after: str
-    note: str = ""
 
 
 def active_jobs(reports: Reports) -> list[str]:
@@ -56,8 +42,10 @@ def queued_jobs(reports: Reports) -> list[str]:
     return [job for job in active_jobs(reports) if job in queued]
 
 
-def choose_place(reference: str, reports: Reports, fleet: str) -> Place:
-    """Return the place of a new job that is to run after another one.
+def choose_place(reference: str, reports: Reports, fleet: str) -> tuple[str, str]:
+    """Return the job after which a new one is queued, and a note about what the user may not expect.
+
+    Each may be empty: without a job, the new one starts at once.
 
     Args:
         reference: The other job, as in `select_job`; the newest one means the last of the queue.
@@ -71,15 +59,15 @@ def choose_place(reference: str, reports: Reports, fleet: str) -> Place:
     active = active_jobs(reports)
     if is_newest(reference):
         if active:
-            return Place(active[-1])
+            return active[-1], ""
         if not reports:
-            return Place("", "the fleet has no earlier job; the job starts now")
+            return "", "the fleet has no earlier job; the job starts now"
     named = select_job(reference, reported_jobs(reports), fleet)
     if not active:
-        return Place("", f"job {named} has already ended; the job starts now")
+        return "", f"job {named} has already ended; the job starts now"
     if named not in active:
-        return Place(active[-1], f"job {named} has already ended")
-    return Place(active[-1], f"other jobs are queued after job {named} already" if named != active[-1] else "")
+        return active[-1], f"job {named} has already ended"
+    return active[-1], f"other jobs are queued after job {named} already" if named != active[-1] else ""
 
 
 _MOST_JOBS = 1000  # of a host
@@ -106,10 +94,10 @@ def find_place(reference: str | None, clients: Sequence[AgentClient], record: Fl
     """
     if reference is None:
         return ""
-    place = choose_place(reference, read_reports(clients), record.spec.name)
-    if place.note:
-        sink.emit(Note(place.note))
-    return place.after
+    after, note = choose_place(reference, read_reports(clients), record.spec.name)
+    if note:
+        sink.emit(Note(note))
+    return after
 
 
 def conflict(job: str, record: FleetRecord, *, is_queued: bool) -> NotReadyError:

@@ -434,14 +434,17 @@ class _Process:
         if not self._leads:
             self.rendezvous.send_to_rank_0("end", local)
         try:
-            cause = None
-            values = [local] if task.stopped_by or not self._leads else self._values_at_end(local, collect=ran)
+            cause, values = None, [local]
+            if self._leads and ran and not task.stopped_by:
+                values += self.rendezvous.collect("end", _COLLECT_S).values()
             # A scheduler signals one node after the other: the job may end before the signal arrives at rank 0.
             stopped_by = next((str(value["stopped_by"]) for value in values if value.get("stopped_by")), "")
             if stopped_by and not ended_well:
                 raise CancelledError(f"job {self._job} was stopped by {stopped_by}")
             if self._leads:
-                evidence = self._evidence(commit, values)
+                evidence = Evidence(commit.members)
+                for value in values:
+                    evidence.merge(value.get("evidence") or {})
                 cause = evidence.verdict(result) if ran and not ended_well else None
                 self.sink.emit(publish(result))
                 warning = evidence.independence_warning(result) if ran else ""
@@ -453,16 +456,6 @@ class _Process:
                 raise
             return error.exit_code
         return 0
-
-    def _values_at_end(self, local: Value, *, collect: bool) -> list[Value]:
-        return [local, *(self.rendezvous.collect("end", _COLLECT_S).values() if collect else ())]
-
-    def _evidence(self, commit: records.Commit, values: Sequence[Value]) -> Evidence:
-        """Return the evidence of all nodes for the last attempt."""
-        evidence = Evidence(commit.members)
-        for value in values:
-            evidence.merge(value.get("evidence") or {})
-        return evidence
 
 
 def _raise_outcome(ended: Ended) -> None:

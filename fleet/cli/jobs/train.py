@@ -125,7 +125,10 @@ def _run(request: TrainRequest, services: Services, sink: Sink, started: list[st
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
         programs.refuse_without_servers(entry, len(record.hosts))
-    origin = _find_origin(request, record, directory, services, sink)
+    origin: Origin | None = None
+    if request.resume is not None:
+        check_replication(request.replication)
+        origin = find_origin(request.resume, record, directory, services, sink)
     program = programs.collect(located, services, request.env.get("PYTHONPATH", ""))
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(contextlib.ExitStack())
@@ -188,16 +191,6 @@ def _announce(fleet: ExistingFleet, program: programs.Program, origin: Origin | 
         sink.emit(Note(text))
     if origin is not None:
         sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
-
-
-def _find_origin(
-    request: TrainRequest, record: FleetRecord, directory: FleetDirectory, services: Services, sink: Sink
-) -> Origin | None:
-    """Return the checkpoint from which the job continues; None: it starts without one."""
-    if request.resume is None:
-        return None
-    check_replication(request.replication)
-    return find_origin(request.resume, record, directory, services, sink)
 
 
 def _check_directory(given: str) -> str:

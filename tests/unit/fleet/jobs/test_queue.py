@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.events import Note
-from fleet.jobs.queue import Place, active_jobs, announce_next, choose_place, queued_jobs
+from fleet.jobs.queue import active_jobs, announce_next, choose_place, queued_jobs
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
 
 ENDED = JobResult("", 1, Outcome.FAILED, 2.0)
@@ -36,28 +36,29 @@ def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
 
 @pytest.mark.parametrize("reference", ["", "-1"])
 def test_without_a_name_a_job_waits_for_the_last_of_the_queue(reference: str) -> None:
-    assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST), "demo") == Place(FIRST.job)
+    assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST), "demo") == (FIRST.job, "")
 
 
 @pytest.mark.parametrize(
     ("reference", "place"),
     [
-        ("first", Place(SECOND.job, f"other jobs are queued after job {FIRST.job} already")),
-        (SECOND.job, Place(SECOND.job)),
-        (OLD.job, Place(SECOND.job, f"job {OLD.job} has already ended")),
+        ("first", (SECOND.job, f"other jobs are queued after job {FIRST.job} already")),
+        (SECOND.job, (SECOND.job, "")),
+        (OLD.job, (SECOND.job, f"job {OLD.job} has already ended")),
     ],
 )
-def test_a_named_job_is_waited_for_behind_all_queued_ones(reference: str, place: Place) -> None:
+def test_a_named_job_is_waited_for_behind_all_queued_ones(reference: str, place: tuple[str, str]) -> None:
     assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST, SECOND), "demo") == place
 
 
 def test_a_job_starts_at_once_if_no_other_runs() -> None:
     reports = on_two_hosts(OLD)
     for reference in ("", OLD.job):
-        assert choose_place(reference, reports, "demo") == Place(
-            "", f"job {OLD.job} has already ended; the job starts now"
+        assert choose_place(reference, reports, "demo") == (
+            "",
+            f"job {OLD.job} has already ended; the job starts now",
         )
-    assert choose_place("-1", [], "demo") == Place("", "the fleet has no earlier job; the job starts now")
+    assert choose_place("-1", [], "demo") == ("", "the fleet has no earlier job; the job starts now")
 
 
 def test_the_job_that_starts_after_a_stop_is_named() -> None:
