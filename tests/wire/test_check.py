@@ -141,5 +141,5 @@ def test_different_versions_of_tensorflow_are_reported(program: Program, tmp_pat
 
 def test_check_refuses_invalid_arguments(program: Program) -> None:
     assert "none is given" in program.run("check", "--local-first", code=2).err
-    assert "no script none.py" in program.run("check", "none.py", code=2).err
+    assert "the script none.py does not exist" in program.run("check", "none.py", code=2).err
     assert "does not exist" in program.run("check", code=102).err
