@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 BUCKET = "gs://training-data"
 SERVICE_ACCOUNT = "trainer@proj-1.iam.gserviceaccount.com"
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
-CREATING = (
-    *("compute.*bulkInsert", "compute.regionInstances.bulkInsert"),
-    *("compute.instances.bulkInsert", "compute.instances.insert"),
-)
+CREATING = ("compute.*bulkInsert", "compute.instances.bulkInsert", "compute.instances.insert")
 CALLS = (
     "compute.*",
     "compute.instances.*",

@@ -187,7 +187,7 @@ def test_permissions_are_tested_and_enforced(emulator: Emulator, client: Client)
     client.create("demo")
     client.do("demo", "stop")
     calls: dict[str, Callable[[], Any]] = {
-        "compute.instances.create": lambda: client.bulk_insert(["other"], "us-central1"),
+        "compute.instances.create": lambda: client.bulk_insert(["other"], ZONE),
         "compute.images.setLabels": lambda: insert_image(client),
         "compute.disks.useReadOnly": lambda: insert_image(client),
         "compute.instances.list": client.all_instances,
@@ -387,15 +387,14 @@ def test_a_bulk_insert_creates_all_instances_in_one_zone_or_none(emulator: Emula
     info = done.error.errors[1].error_details[2].error_info
     assert (info.metadatas["vmType"], info.metadatas["zonesAvailable"]) == ("n1-standard-4", "us-central1-c")
     assert emulator.state()["instances"] == emulator.state()["disks"] == []
-    emulator.set_capacity("us-central1-b", 0)
-    assert codes(client.wait(client.bulk_insert(PAIR, "us-central1"))) == []
+    assert codes(client.wait(client.bulk_insert(PAIR, "us-central1-c"))) == []
     assert {instance.zone[-1] for instance in client.all_instances().values()} == {"c"}
 
 
-def test_child_operations_have_the_cause_of_a_failed_regional_bulk_insert(emulator: Emulator, client: Client) -> None:
+def test_child_operations_have_the_cause_of_a_failed_bulk_insert(emulator: Emulator, client: Client) -> None:
     emulator.set_quota("NVIDIA_T4_GPUS", 1, "us-central1")
-    done = client.wait(client.bulk_insert(PAIR, "us-central1", **t4(bulk=True)))
-    assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED"]
+    done = client.wait(client.bulk_insert(PAIR, ZONE, **t4(bulk=True)))
+    assert codes(done) == ["VM_MIN_COUNT_NOT_REACHED", "QUOTA_EXCEEDED"]
     children = client.all_operations(f'operationGroupId = "{done.operation_group_id}" AND operationType = insert')
     assert [code for child in children for code in codes(child)] == ["QUOTA_EXCEEDED"]
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tests.emulator import creation, errors, instances, lifecycle
 from tests.emulator.blueprint import Blueprint, draw
-from tests.emulator.catalog import AI_ZONES, REGIONS, ZONES
 from tests.emulator.cloud import Call, Cloud, Instance, starting
-from tests.emulator.errors import Failure, Refusal, invalid, refusal
+from tests.emulator.errors import Failure, invalid, refusal
 from tests.emulator.faults import Rule
 from tests.emulator.operations import Done, Launch, Operation, Work
 from tests.emulator.resources import find_image
@@ -52,40 +51,7 @@ def zonal(cloud: Cloud, call: Call) -> Json:
     bulk = _draw(cloud, call, call.zone)
     for drawn in bulk.drawn:
         lifecycle.refuse_taken_names(cloud, drawn)
-    return _launch(cloud, call, [bulk])
-
-
-@starting("compute.regionInstances.bulkInsert")
-def regional(cloud: Cloud, call: Call) -> Json:
-    region = call.path["region"]
-    bulks, refusals = [], []
-    for zone in _zones(call, region):
-        try:
-            bulks.append(_draw(cloud, call, zone))
-        except Refusal as refused:
-            refusals.append(refused)
-    if not bulks:
-        raise refusals[0]
-    return _launch(cloud, call, bulks)
-
-
-def _zones(call: Call, region: str) -> list[str]:
-    """Return the zones that the location policy allows.
-
-    DENY excludes a zone, ALLOW excludes no other one; zones for AI are never chosen.
-    """
-    policy = call.body.get("locationPolicy", {})
-    preferences = {
-        name.rsplit("/", 1)[-1]: location.get("preference") for name, location in policy.get("locations", {}).items()
-    }
-    for zone in preferences:
-        if zone not in REGIONS[region]:
-            raise invalid("resource.locationPolicy.locations", zone, f"The zone is not of region '{region}'.")
-    denied = [zone for zone, preference in preferences.items() if preference == "DENY"]
-    zones = [zone for zone in REGIONS[region] if zone not in (*denied, *AI_ZONES)]
-    if not zones:
-        raise invalid("resource.locationPolicy.locations", "", "It leaves no zone.")
-    return zones
+    return _launch(cloud, call, bulk)
 
 
 def _draw(cloud: Cloud, call: Call, zone: str) -> _Bulk:
@@ -115,39 +81,23 @@ def _names(body: Json, count: int) -> list[str]:
     return list(each)
 
 
-def _launch(cloud: Cloud, call: Call, bulks: list[_Bulk]) -> Json:
-    """Start the operation; `bulks` has the same request for each possible zone."""
+def _launch(cloud: Cloud, call: Call, bulk: _Bulk) -> Json:
+    """Start the operation."""
     group = str(uuid.uuid4())
-    chosen: list[_Bulk] = []
 
     def begin() -> Failure | None:
         failure = call.fault.failure() if call.fault else None
         if failure is not None:
             return failure
-        bulk = _choose(cloud, bulks)
-        chosen.append(bulk)
         _begin(cloud, bulk, group, parent)
         return None
 
     def finish(done: Done) -> None:
-        _finish(cloud, chosen[0], parent, done)
+        _finish(cloud, bulk, parent, done)
 
     target = f"{cloud.base}/{call.scope}/instances"
     parent = cloud.launch(call, "bulkInsert", target, Work(begin, finish), group=group)
     return parent.body
-
-
-def _choose(cloud: Cloud, bulks: list[_Bulk]) -> _Bulk:
-    """Return the first zone with capacity for all instances, or the first zone if none has it."""
-    held = list(cloud.held())
-    for bulk in bulks:
-        struck = bulk.fault is not None and bulk.fault.zone == bulk.zone
-        if not (struck and len(bulks) > 1) and cloud.limits.has_room(bulk.drawn[0], held, bulk.zone, len(bulk.drawn)):
-            # A fault of another zone does not apply here.
-            if bulk.fault and bulk.fault.zone in ZONES and not struck:
-                return replace(bulk, fault=None)
-            return bulk
-    return bulks[0]
 
 
 def _begin(cloud: Cloud, bulk: _Bulk, group: str, parent: Operation) -> None:
@@ -206,9 +156,8 @@ def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
         done(errors.failure("internal") if fault == "fails-after" else None)
         return
     causes = tuple(error for failure in bulk.failures[:1] for error in failure.errors)
-    # The error of a regional operation is generic; only its children have the cause.
     minimum = errors.failure("minimum", count=bulk.min_count)
-    failure = Failure((*minimum.errors, *(causes if parent.scope.startswith("zones/") else ())), minimum.http)
+    failure = Failure((*minimum.errors, *causes), minimum.http)
     if fault == "partial-left":
         _show(bulk, parent, "DONE", 0)
         done(failure)

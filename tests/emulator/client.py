@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.catalog import REGIONS
-
 PROJECT, ZONE = "proj-1", "us-central1-a"
 IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 NAT = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
@@ -85,8 +83,8 @@ class Client:
         """Return an instance."""
         return self.call("Instances", "get", zone=zone, instance=name)
 
-    def bulk_insert(self, names: Sequence[str], place: str, zones: Sequence[str] = (), **fields: Any) -> Any:
-        """Request instances in a zone, or in one of `zones` of a region; return before they exist."""
+    def bulk_insert(self, names: Sequence[str], zone: str, **fields: Any) -> Any:
+        """Request instances in a zone; return before they exist."""
         request = {"request_id": fields.pop("request_id", "") or str(uuid.uuid4())}
         resource: dict[str, Any] = {
             "count": len(names),
@@ -94,14 +92,8 @@ class Client:
             "instance_properties": {"machine_type": fields.pop("machine", "n1-standard-4"), **COMMON, **fields},
             "per_instance_properties": {name: {} for name in names},
         }
-        if place[-2] == "-":
-            where = {"zone": place, "bulk_insert_instance_resource_resource": resource}
-            return self.call("Instances", "bulk_insert_unary", **request, **where)
-        denied = [zone for zone in REGIONS[place] if zones and zone not in zones]
-        preferences = {f"zones/{zone}": {"preference": "DENY"} for zone in denied}
-        resource["location_policy"] = {"target_shape": "ANY_SINGLE_ZONE", "locations": preferences}
-        where = {"region": place, "bulk_insert_instance_resource_resource": resource}
-        return self.call("RegionInstances", "bulk_insert_unary", **request, **where)
+        where = {"zone": zone, "bulk_insert_instance_resource_resource": resource}
+        return self.call("Instances", "bulk_insert_unary", **request, **where)
 
     def reserve(self, name: str, count: int, zone: str = ZONE, *, specific: bool = True, **properties: Any) -> None:
         """Create a reservation; `properties` are those of its instances, n1-standard-4 by default."""

@@ -381,9 +381,12 @@ class Cloud:
         region = subnetwork.split("/")[3]
         routers = [router for (where, _), router in self.routers.items() if where == region]
         nats = [nat for each in routers if relative(each["network"]) == network for nat in each.get("nats", ())]
-        return any(
-            nat.get("sourceSubnetworkIpRangesToNat") in _NAT_ALL
-            or subnetwork in {relative(each["name"]) for each in nat.get("subnetworks", ())}
+        return any(  # Private NAT serves other networks, not the internet
+            nat.get("type") != "PRIVATE"
+            and (
+                nat.get("sourceSubnetworkIpRangesToNat") in _NAT_ALL
+                or subnetwork in {relative(each["name"]) for each in nat.get("subnetworks", ())}
+            )
             for nat in nats
         )
 

@@ -16,8 +16,8 @@ from tests.emulator.errors import REFUSALS, Failure, Refusal
 if TYPE_CHECKING:
     from tests.emulator.blueprint import Blueprint
 
-BULK = ("compute.instances.bulkInsert", "compute.regionInstances.bulkInsert")
-CREATING = ("compute.instances.insert", *BULK)
+BULK = "compute.instances.bulkInsert"
+CREATING = ("compute.instances.insert", BULK)
 _HTTP = ("401", "403-disabled", "403-forbidden", "403-rate", "404", "409", "412", "429", "500", "503", "quota-http")
 KINDS: dict[str, str] = {
     **dict.fromkeys((*_HTTP, "http", "reset", "lost", "slow"), "calls"),
@@ -141,7 +141,7 @@ class Rule:
             "operations": makes_operation,
             "starts": method in CREATING or method == "compute.instances.start",
             "creations": method in CREATING,
-            "bulk": method in BULK,
+            "bulk": method == BULK,
             "tokens": False,
         }[KINDS[self.kind]]
 

@@ -41,7 +41,6 @@ def _compute(cloud: Cloud, call: Call) -> Permissions:
         if noun != f"{name}s" and call.path.get(name, next(iter(existing))) not in existing:
             raise invalid(name, call.path[name], f"Unknown {name}.")
     if verb != "testIamPermissions" and (noun != "images" or project == cloud.project):  # public images need none
-        noun = "instances" if noun == "regionInstances" else noun
         for permission in (f"{noun}.{_VERBS.get(verb, verb)}", *_implied(noun, verb, call)):
             yield project, f"compute.{permission}"
 
