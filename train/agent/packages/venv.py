@@ -54,7 +54,10 @@ _REMOVED_VARIABLES = (
 _NO_VENV = re.compile(r"No module named '?venv")
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
 _HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
-_LEAST_BYTES = 1 << 30  # free disk space with which an installation begins
+# Disk space of large packages, with their downloads. An installation of others begins with the least.
+_GIB = 1 << 30
+_LARGE_BYTES = {"tensorflow[and-cuda]": 10 * _GIB, "tensorflow": 3 * _GIB}
+_LEAST_BYTES = _GIB
 _BASE_FILE = "below.pth"
 
 
@@ -106,6 +109,13 @@ def split_requirement(line: str) -> Tuple[str, str]:
     if match is None:
         return "", ""
     return re.sub(r"[-_.]+", "-", match[1]).lower(), (match[2] or "").replace(" ", "").lower()
+
+
+def least_disk_bytes(requirements: str) -> int:
+    """Return the free disk space without which an installation would fail after minutes."""
+    packages = (split_requirement(line) for line in significant_lines(requirements))
+    sizes = (_LARGE_BYTES.get(name + extras, _LARGE_BYTES.get(name, 0)) for name, extras in packages)
+    return max([_LEAST_BYTES, *sizes])
 
 
 def select_unused(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
@@ -176,7 +186,7 @@ class Venvs:
             if mark_used(paths):
                 return False
             self._prune(base)
-            self._check_disk(base)
+            self._check_disk(spec, base)
             try:
                 self._create(paths, spec, base)
             except BaseException:
@@ -221,10 +231,10 @@ class Venvs:
         disk.remove_file(paths.ready)
         disk.remove_tree(paths.directory)
 
-    def _check_disk(self, base: Base) -> None:
+    def _check_disk(self, spec: EnvironmentSpec, base: Base) -> None:
         free, total = disk.free_space(self._host.venvs)
         # An overlay has the large packages already, most likely.
-        needed = disk.DISK_RESERVE + (0 if base.base_directories else _LEAST_BYTES)
+        needed = disk.DISK_RESERVE + (0 if base.base_directories else least_disk_bytes(spec.requirements))
         if free < needed:
             raise RefusedError(
                 Refusal.DISK,

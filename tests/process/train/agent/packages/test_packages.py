@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import py_compile
+import shutil
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from train.agent.packages.venv import (
     Base,
     EnvironmentSpec,
     environment_name,
+    least_disk_bytes,
     significant_lines,
 )
 from train.agent.protocol.channel import Channel
@@ -382,6 +384,37 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+@pytest.mark.parametrize(
+    ("requirements", "gib"),
+    [
+        ("adds", 1),
+        ("", 1),
+        ("tensorflow-cpu", 1),
+        ("scipy\nTensorFlow>=2.16", 3),
+        ("tensorflow [and-cuda]==2.21\ntensorflow", 10),
+    ],
+)
+def test_an_installation_of_tensorflow_requires_its_disk_space(requirements: str, gib: int) -> None:
+    assert least_disk_bytes(requirements) == gib << 30
+
+
+def test_tensorflow_is_refused_at_once_on_a_disk_that_is_too_small(tmp_path: Path, connect: Connect) -> None:
+    if os.getuid() != 0 or not shutil.which("mount"):
+        pytest.skip("a small file system can be mounted by root alone")
+    directory = tmp_path / "host-77"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(directory)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        answer = refused(connect(77), requirements="tensorflow")
+        assert answer.kind is Refusal.DISK
+        assert answer.reason.startswith(f"no space left on this host: {directory}/venvs has ")
+        assert list((directory / "venvs").glob("*/")) == []
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def test_what_decides_the_name() -> None:
