@@ -350,6 +350,9 @@ class _Reporter:
         """Emit the rest of the output, and report what was left out."""
         self._show(self._view.finish())
         selection = self._followed.selection
+        if self._view.is_cut:
+            text = f"fewer than the last {selection.lines} lines are shown: they need too much memory"
+            self._sink.emit(Note(f"{text}; fleet logs without --lines shows everything", Level.WARNING))
         if selection.pattern is not None and not self._view.shown:
             self._sink.emit(Note(f"no line matches {selection.pattern.pattern!r}"))
         if self._view.hidden and selection.lines is None:

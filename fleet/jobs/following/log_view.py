@@ -154,11 +154,13 @@ class LogView:
         selection: The part to show.
         shown: Number of lines that match, and parts of very long lines.
         hidden: Number of startup messages that are left out.
+        is_cut: Whether fewer lines than requested are shown, because they need too much memory.
     """
 
     selection: Selection
     shown: int = 0
     hidden: int = 0
+    is_cut: bool = False
     _texts: dict[str, _Text] = field(default_factory=dict)  # by slot
     _tail: deque[LogChunk] | None = None
     _tail_bytes: int = 0
@@ -303,6 +305,7 @@ class LogView:
             self._tail.append(line)
             self._tail_bytes += len(line.data) + _LINE_OVERHEAD
             while len(self._tail) > (self.selection.lines or 0) or self._tail_bytes > _TAIL_BYTES:
+                self.is_cut |= len(self._tail) <= (self.selection.lines or 0)
                 self._tail_bytes -= len(self._tail.popleft().data) + _LINE_OVERHEAD
         return []
 

@@ -145,9 +145,11 @@ def test_a_very_long_line_is_neither_held_nor_lost(monkeypatch: pytest.MonkeyPat
         assert not any(held.chunk for held in view._texts.values())
 
 
-def test_the_last_lines_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_are_bounded_in_bytes_and_a_loss_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_view, "_TAIL_BYTES", 1000)
-    assert show(Selection(lines=100), chunks_of("worker-0", b"1234\n" * 50))[0] == b"1234\n" * 2
+    for lines, is_cut in ((100, True), (2, False)):
+        text, view = show(Selection(lines=lines), chunks_of("worker-0", b"1234\n" * 50))
+        assert (text, view.is_cut) == (b"1234\n" * 2, is_cut)
 
 
 @pytest.mark.parametrize(
