@@ -40,17 +40,18 @@ _START = " ".join(
     (
         "python=$1; shift;",
         "agents=${FLEET_AGENTS:-$1/agent}; unset FLEET_AGENTS; agent=$agents/$2; new=;",
-        'fail() { rm -f "$new"; echo "bootstrap-failed $1"; exit 4; };',
-        '[ -d "$1" ] || error=$(umask 077; mkdir -p "$1" 2>&1) || fail "$error";',
+        'tool() ( PATH=$PATH:/usr/bin:/bin; "$@" );',  # the PATH of a host may have the interpreter only
+        'fail() { tool rm -f "$new"; echo "bootstrap-failed $1"; exit 4; };',
+        '[ -d "$1" ] || error=$(umask 077; tool mkdir -p "$1" 2>&1) || fail "$error";',
         '[ -d "$agent" ] || {',
         '"$python" -V >/dev/null || exit;',  # the shell reports a missing interpreter
         "echo need-agent; read -r size || exit 4;",
-        'error=$(umask 077; mkdir -p "$agents" 2>&1) || fail "$error";',
-        'error=$(mktemp "$agent.XXXXXX" 2>&1) || fail "$error"; new=$error;',
+        'error=$(umask 077; tool mkdir -p "$agents" 2>&1) || fail "$error";',
+        'error=$(tool mktemp "$agent.XXXXXX" 2>&1) || fail "$error"; new=$error;',
         f'error=$("$python" -I -S -c "{_RECEIVE}" "$size" "$2" 2>&1 >"$new") || case $error in',
-        '*OSError*) fail "$(echo "$error" | tail -n 1)";;',
+        '*OSError*) fail "$(echo "$error" | tool tail -n 1)";;',
         '*) fail "the agent arrived damaged";; esac;',
-        'error=$(mv -f "$new" "$agent.pyz" 2>&1) || fail "$error";',
+        'error=$(tool mv -f "$new" "$agent.pyz" 2>&1) || fail "$error";',
         "agent=$agent.pyz; };",
         'exec "$python" -I -S "$agent" "$@"',
     )
@@ -133,7 +134,7 @@ def enter_command(
 def _command(python: str, root: str, arguments: Sequence[str]) -> str:
     program = _from_login(python) if python.startswith("~/") else shlex.quote(python)
     return " ".join(
-        ["exec", "sh", "-c", shlex.quote(_START), "sh", program, _from_login(root), *map(shlex.quote, arguments)]
+        ["exec", "/bin/sh", "-c", shlex.quote(_START), "sh", program, _from_login(root), *map(shlex.quote, arguments)]
     )
 
 

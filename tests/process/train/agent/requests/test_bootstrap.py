@@ -60,7 +60,7 @@ def test_the_archive_is_the_same_bytes_every_time() -> None:
 
 def test_the_command_is_one_line_that_every_shell_passes_on() -> None:
     command = bootstrap_command("python3", ".fleet dir", "d" * 64)
-    assert command.startswith("exec sh -c '")
+    assert command.startswith("exec /bin/sh -c '")
     assert command.endswith(f"' sh python3 \"$HOME\"/'.fleet dir' {'d' * 64}")
     script = command[command.index("'") + 1 : command.index("' sh python3")]
     assert not re.search(r"['!\\\n]", script)  # quotes, history of csh, escapes of fish
