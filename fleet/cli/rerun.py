@@ -18,7 +18,7 @@ from fleet.state import TrainCommand
 from fleet.steps import Step
 
 if TYPE_CHECKING:
-    from fleet.jobs.reporting.repetition import Capsule
+    from fleet.jobs.capsules import Capsule
     from fleet.reports.capsule import Manifest
 
 
@@ -70,7 +70,7 @@ def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
     Raises:
         CommandFailed: the capsule is damaged, or the command line names a program.
     """
-    from fleet.jobs.reporting.repetition import Capsule, check_repetition, located, variables_in
+    from fleet.jobs.capsules import Capsule, check_repetition, located, variables_in
     from fleet.reports.capsule import unpack_capsule
 
     with tempfile.TemporaryDirectory(prefix="fleet-capsule-") as name:

@@ -14,7 +14,7 @@ from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyErro
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
-from fleet.jobs.reporting.collection import collect_record
+from fleet.jobs.collection import collect_record
 from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_agents, survey_job
 from fleet.jobs.tasks import worker_name
 from fleet.remote.client import AgentClient

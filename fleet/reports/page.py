@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fleet.reports.record import Change, JobRecord, packages_of
 from fleet.results.runs import read_telemetry, scalars_of
+from provision.quantities import format_span
 from train.agent.protocol.records import LATEST_S
 
 CAPSULE_SUFFIX = ".capsule.zip"
@@ -282,7 +283,7 @@ def render(record: JobRecord, measures: Sequence[Measure]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (format_span, format_time, format_number, keep_whole, trace)
+    filters = (format_duration, format_time, format_number, keep_whole, trace)
     environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template("page.html").render(_context(record, measures))
 
@@ -316,21 +317,15 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
         "faults": list(enumerate(record.faults, 1))[-_MOST_FAULTS:],
         "peaks": {curve.task: max(value for part in curve.parts for _, value in part) for curve in memory},
         "packages": packages_of(record.tasks[:_MOST_TASKS]),
-        "clusters": _clusters(record),
+        "tf_config": next((_indent(task.tf_config) for task in record.tasks if task.tf_config), ""),
     }
 
 
-def _clusters(record: JobRecord) -> list[tuple[str, str]]:
-    """Return TF_CONFIG of each task, indented."""
-    configs: list[tuple[str, str]] = []
-    for task in record.tasks[:_MOST_TASKS]:
-        if task.tf_config and len(configs) * len(task.tf_config) < 1 << 20:
-            try:
-                text = json.dumps(json.loads(task.tf_config), indent=1)
-            except (ValueError, RecursionError):
-                text = task.tf_config
-            configs.append((task.task, text))
-    return configs
+def _indent(tf_config: str) -> str:
+    try:
+        return json.dumps(json.loads(tf_config), indent=1)
+    except (ValueError, RecursionError):
+        return tf_config
 
 
 class Whole(str):
@@ -361,16 +356,11 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
-def format_span(seconds: float | None) -> str:
-    """Return a duration: ``42.5 s``, ``12 min 5 s``, ``3 h 20 min``; a dash if it is unknown."""
+def format_duration(seconds: float | None) -> str:
+    """Return a duration: ``42.5 s``, ``12 min``, ``3 h 20 min``; a dash if it is unknown."""
     if seconds is None:
         return UNKNOWN
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    total = int(seconds)
-    if total < 3600:
-        return f"{total // 60} min {total % 60} s"
-    return f"{total // 3600} h {total % 3600 // 60} min"
+    return f"{seconds:.1f} s" if seconds < 60 else format_span(seconds)
 
 
 def format_time(at: float | None) -> str:

@@ -15,10 +15,9 @@ from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Level, Note, ReportWritten, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
+from fleet.jobs.capsules import Collected, repeat, store_capsule
+from fleet.jobs.collection import collect_record
 from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
-from fleet.jobs.reporting.collection import collect_record
-from fleet.jobs.reporting.copying import Collected, store_capsule
-from fleet.jobs.reporting.repetition import repeat
 from fleet.jobs.results import Survey, survey_job
 from fleet.reports.capsule import is_capsule
 from fleet.reports.page import CAPSULE_SUFFIX, Measure, is_page, measure, render
@@ -91,12 +90,12 @@ def _write_capsule(
         if job not in commands:
             raise NotReadyError(f"job {job} was not started from this computer, so its command is unknown")
         command = commands[job]
-        repetition = repeat(command, split_train(command.options))
-        described = store_capsule(path, collected, command, repetition)
+        options, notes = repeat(command, split_train(command.options))
+        described = store_capsule(path, collected, command, options)
     except FleetError as error:
         sink.emit(Note(f"no capsule was written: {error.message}", Level.WARNING))
         return collected.record, None
-    for text in repetition.notes:
+    for text in notes:
         sink.emit(Note(text, Level.WARNING))
     return described, path
 
@@ -163,7 +162,7 @@ def report(
 
     The page is one HTML file that works without a network: metrics, step time, and use of resources by worker,
     attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs. The capsule has the command, the
-    uploaded files, and the logs; fleet train --from-capsule repeats the job.
+    uploaded files; fleet train --from-capsule repeats the job.
 
     Examples:
       fleet report

@@ -26,11 +26,11 @@ from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs import policy as policies
 from fleet.jobs import program as programs
+from fleet.jobs.capsules import version_notes
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, until_running
 from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import pull_requested, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
-from fleet.jobs.reporting.repetition import repetition_notes
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
@@ -259,7 +259,7 @@ def _prepare(
         gpus = tuple(gpu.name for gpu in item.gpus)
         member = item.member
         sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
-    for note in repetition_notes(request.repeated_versions, prepared):
+    for note in version_notes(request.repeated_versions, prepared):
         sink.emit(note)
     return prepared
 
@@ -614,7 +614,7 @@ def train(
       fleet train -m trainer.task --restarts 3
       fleet train --after --detach -- ./run.sh --fast
     """
-    from fleet.jobs.reporting.repetition import confirm_capsule
+    from fleet.jobs.capsules import confirm_capsule
 
     typed = ctx.meta[TYPED]
     fleet = resolve_fleet(program.fleet)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import stat
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,12 @@ def other_content(manifest: Any, members: Any) -> None:
     members["source/task.py"] = (members["source/task.py"][0], b"print(2)\n")
 
 
-def other_hash(manifest: Any, members: Any) -> None:
-    manifest["files"]["job.json"] = SHA
+def longer_content(manifest: Any, members: Any) -> None:
+    members["source/task.py"] = (members["source/task.py"][0], CODE * 1000)
 
 
 def path_outside(manifest: Any, members: Any) -> None:
     manifest["entries"][2]["path"] = "../task.py"
-    manifest["files"]["source/../task.py"] = manifest["files"].pop("source/task.py")
     members["source/../task.py"] = members.pop("source/task.py")
 
 
@@ -87,29 +85,13 @@ def file_below_a_link(manifest: Any, members: Any) -> None:
     manifest["entries"][3]["path"] = "pkg"
 
 
-def additional_member(manifest: Any, members: Any) -> None:
-    members["more"] = (zipfile.ZipInfo("more"), b"")
-
-
-def undescribed_source(manifest: Any, members: Any) -> None:
-    manifest["files"]["source/more"] = SHA
-    members["source/more"] = (zipfile.ZipInfo("source/more"), CODE)
-
-
 def missing_member(manifest: Any, members: Any) -> None:
     del members["source/task.py"]
 
 
-def missing_source(manifest: Any, members: Any) -> None:
-    del members["source/task.py"], manifest["files"]["source/task.py"]
-
-
-def device(manifest: Any, members: Any) -> None:
-    members["source/task.py"][0].external_attr = 0o060644 << 16
-
-
-def symbolic_link(manifest: Any, members: Any) -> None:
-    members["source/task.py"][0].external_attr = 0o120777 << 16
+def too_large(manifest: Any, members: Any) -> None:
+    manifest["entries"][0]["size"] = -(2 << 30)  # of a directory: does not count
+    manifest["entries"][1]["size"] = manifest["entries"][2]["size"] = 1 << 30
 
 
 def later_format(manifest: Any, members: Any) -> None:
@@ -123,8 +105,8 @@ def wrong_type(manifest: Any, members: Any) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        other_content, other_hash, path_outside, absolute_path, link_outside, file_below_a_link, additional_member,
-        undescribed_source, missing_member, missing_source, device, symbolic_link, later_format, wrong_type,
+        other_content, longer_content, path_outside, absolute_path, link_outside, file_below_a_link, missing_member,
+        too_large, later_format, wrong_type,
     ],
 )  # fmt: skip
 def test_a_changed_capsule_is_refused_and_nothing_is_written_outside(
@@ -139,45 +121,10 @@ def test_a_changed_capsule_is_refused_and_nothing_is_written_outside(
 
 def test_damaged_and_other_files_are_refused(capsule: Path, tmp_path: Path) -> None:
     data = capsule.read_bytes()
-    for number, damaged in enumerate([b"", b"PK", data[:-30], data[40:], data.replace(b"job.json", b"JOB.json", 1)]):
+    for number, damaged in enumerate([b"", b"PK", data[:-30], data[40:]]):
         capsule.write_bytes(damaged)
         (tmp_path / str(number)).mkdir()
         with pytest.raises(UsageError):
             unpack_capsule(capsule, tmp_path / str(number))
     with pytest.raises(UsageError, match="cannot be read"):
         unpack_capsule(tmp_path / "missing", tmp_path)
-
-
-def test_a_capsule_that_is_too_large_is_refused(
-    capsule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fleet.reports.capsule.LARGEST", 100)
-    with pytest.raises(UsageError) as refused:
-        unpack_capsule(capsule, tmp_path)
-    assert "are the limit" in refused.value.cause
-
-
-@pytest.mark.parametrize("comment", [b"", b"a comment"])
-def test_a_capsule_with_a_million_members_is_refused_before_their_list_is_read(
-    tmp_path: Path, comment: bytes
-) -> None:
-    path = tmp_path / "large.capsule.zip"
-    size = 46_000_000
-    with path.open("wb") as file:
-        file.truncate(size)
-        file.seek(size)
-        numbers = (0, 0, 0xFFFF, 0xFFFF, size, 0, len(comment))
-        file.write(b"PK\x05\x06" + struct.pack("<4H2LH", *numbers) + comment)
-    with pytest.raises(UsageError) as error:
-        unpack_capsule(path, tmp_path)
-    assert error.value.cause == "it has too many members"
-    assert not is_capsule(path)
-
-
-def test_a_list_of_members_in_zip64_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "large.capsule.zip"
-    end = b"PK\x05\x06" + struct.pack("<4H2LH", 0, 0, 1, 1, 46, 0, 0)
-    path.write_bytes(b"PK\x06\x06" + bytes(52) + b"PK\x06\x07" + bytes(16) + end)
-    with pytest.raises(UsageError) as error:
-        unpack_capsule(path, tmp_path)
-    assert error.value.cause == "it has too many members"

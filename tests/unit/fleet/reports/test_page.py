@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fleet.reports.page import bars_of, draw, format_number, measures_of, nice_ticks, render, times_of
+from fleet.reports.page import bars_of, draw, measures_of, render
 from fleet.reports.record import JobRecord, decode_record, encode_record
 from tests.unit.fleet.reports.records import START, job, measures
 
@@ -66,20 +66,6 @@ def test_a_record_survives_its_json_and_others_are_refused() -> None:
             decode_record(data)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [(0.0, 1.0, [0, 0.25, 0.5, 0.75, 1.0]), (0.21, 0.9, [0.2, 0.4, 0.6, 0.8, 1.0]), (-3.0, 9.0, [-5, 0, 5, 10])],
-)
-def test_ticks_are_round_numbers_that_cover_the_values(low: float, high: float, ticks: list[float]) -> None:
-    assert nice_ticks(low, high, 4) == ticks
-
-
-def test_numbers_have_at_most_four_digits() -> None:
-    assert [format_number(value) for value in (0, 0.12345, 1234.6, 45678, 1.5e9)] == [
-        "0", "0.1235", "1235", "45,678", "1.5e+09",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("value", [0.0, 5.0, -1e299, 1e-200])
 def test_constant_and_extreme_values_have_a_chart(value: float) -> None:
     (measure,) = measures_of({"worker-0": {1: [{"at": START, "metrics": {"loss": value}}]}})
@@ -96,7 +82,6 @@ def test_attempts_are_separate_lines_and_unknown_rates_are_left_out() -> None:
 
 def test_the_timeline_has_a_bar_for_each_phase_and_marks_faults() -> None:
     record = job("text")
-    assert times_of(record, []) == (START, START + 120)
     bars = bars_of(record, START + 120)["worker-0"]
     assert [bar.kind for bar in bars] == ["waiting", "failed", "running", "stopping"]
     assert bars[1].label == "attempt 1: running for 58.0 s, text"

@@ -7,20 +7,12 @@ import pytest
 import fleet.cli.app  # noqa: F401 - adds the commands
 from fleet.cli.rerun import split_train
 from fleet.errors import CancelledError, UsageError
-from fleet.events import Event, Note
-from fleet.jobs.reporting.copying import without_logins
-from fleet.jobs.reporting.repetition import (
-    Capsule,
-    check_repetition,
-    confirm_capsule,
-    located,
-    repeat,
-    variables_in,
-    version_changes,
-)
+from fleet.events import Note
+from fleet.jobs.capsules import Capsule, check_repetition, confirm_capsule, located, repeat, without_logins
 from fleet.services import Services
 from fleet.state import Store, TrainCommand
 from fleet.steps import Again
+from tests.unit.fleet.clouds import Kept
 
 
 @pytest.fixture
@@ -50,14 +42,13 @@ def project(tmp_path: Path) -> Path:
 def test_paths_are_inside_the_uploaded_files_and_values_of_variables_are_left_out(
     options: list[str], repeated: list[str], project: Path
 ) -> None:
-    repetition = repeat(TrainCommand(str(project), tuple(options)), split_train(options))
-    assert repetition.options == (*repeated, "--workdir", ".")
-    assert not repetition.notes
+    command = TrainCommand(str(project), tuple(options))
+    assert repeat(command, split_train(options)) == ([*repeated, "--workdir", "."], [])
 
 
 def test_a_missing_file_of_variables_is_reported(project: Path) -> None:
     options = ["--env-file", "gone", "-m", "x"]
-    (note,) = repeat(TrainCommand(str(project), tuple(options)), split_train(options)).notes
+    _, (note,) = repeat(TrainCommand(str(project), tuple(options)), split_train(options))
     assert note.startswith("the variables of --env-file gone are left out")
 
 
@@ -83,14 +74,6 @@ def test_paths_of_a_capsule_are_located_in_its_directory(project: Path) -> None:
     ]  # fmt: skip
 
 
-def test_changed_versions_name_the_hosts() -> None:
-    now = {"worker-0": {"python": "3.12.1"}, "worker-1": {"python": "3.11.7", "keras": "3.5"}}
-    assert list(version_changes({"python": "3.11.7", "keras": "3.5"}, now)) == [
-        "the job had python 3.11.7; worker-0 has python 3.12.1",
-        "the job had keras 3.5; worker-0 has no keras",
-    ]
-
-
 def test_logins_in_urls_are_left_out() -> None:
     text = "--index-url https://ann:sesame@host.example/simple\nx @ git+https://token@host.example/x"
     assert "sesame" not in without_logins(text)
@@ -98,27 +81,13 @@ def test_logins_in_urls_are_left_out() -> None:
     assert "https://host.example/simple" in without_logins(text)
 
 
-class Shown:
-    """Keeps the notes that a command shows."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def emit(self, event: Event) -> None:
-        assert isinstance(event, Note)
-        self.texts.append(event.text)
-
-    def close(self) -> None:
-        pass
-
-
 def confirm(capsule: Capsule, answer: bool | None, *, dry_run: bool = False) -> list[str]:
     """Return what is shown before a capsule runs; `answer` is the answer of the user, None without a terminal."""
     asked = None if answer is None else lambda _: answer
-    shown = Shown()
+    shown = Kept()
     services = Services(Store(Path("none")), lambda _: True, confirm_keys=asked)
     confirm_capsule(capsule, ["task.py", "a\x1b"], services, shown, dry_run=dry_run)
-    return shown.texts
+    return [note.text for note in shown.events if isinstance(note, Note)]
 
 
 def test_a_capsule_is_shown_before_it_runs() -> None:
@@ -140,12 +109,3 @@ def test_variables_of_a_capsule_are_copied_only_with_consent() -> None:
     assert error.value.next_steps == (Again({"--env": "TOKEN"}),)
     with pytest.raises(UsageError, match="requires a terminal: A, B"):
         confirm(Capsule(("A", "B")), None)
-
-
-def test_variables_are_those_of_all_spellings() -> None:
-    assert variables_in(split_train(["-eA", "--env", "B", "--env=C", "--secret", "D", "x.py"])) == {
-        "A",
-        "B",
-        "C",
-        "D",
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
 from fleet.reports.record import Change, Fault, FirstCause, JobRecord, TaskRecord
 from fleet.state import FleetRecord
-from provision.model import Host
 from train.agent.gang.hang import describe
 from train.agent.protocol.cluster import by_rank, is_task, tf_config
 from train.agent.protocol.records import (
@@ -26,7 +25,6 @@ from train.agent.protocol.records import (
     Exit,
     Follow,
     HangInspection,
-    JobReport,
     JobResult,
     Member,
     Notice,
@@ -37,6 +35,7 @@ from train.agent.protocol.records import (
     TaskState,
 )
 from train.agent.protocol.wording import endpoint
+from train.diagnosis.verdict import Verdict
 
 MOST_RECORDS = 20_000
 """Maximum number of records of a slot; an endless list must not exhaust the memory of this computer."""
@@ -56,16 +55,21 @@ def slot_agents(job: StoredJobs, clients: Sequence[AgentClient], key: Path) -> I
         clients: Agents of hosts.
         key: Private key of the fleet.
     """
-    if not any(task.stored.directory for task in job.tasks):
-        yield list(clients)
-        return
-    with open_some([_slot_host(task) for task in job.tasks], key) as (agents, _):
-        yield agents
-
-
-def _slot_host(task: StoredTask) -> Host:
-    root = f"{task.host.root}/{task.stored.directory}"
-    return replace(task.host, name=task.stored.slot, root=root, shared=task.host.root)
+    if any(task.stored.directory for task in job.tasks):
+        hosts = [
+            replace(
+                task.host,
+                name=task.stored.slot,
+                root=f"{task.host.root}/{task.stored.directory}",
+                shared=task.host.root,
+            )
+            for task in job.tasks
+        ]
+        with open_some(hosts, key) as (agents, _):
+            yield agents
+    else:
+        slots = {task.stored.slot for task in job.tasks}
+        yield [client for client in clients if client.host.name in slots]
 
 
 def collect_record(
@@ -82,19 +86,18 @@ def collect_record(
     """
     if not job.reports:
         return JobRecord(job.job, record.spec.name, collected_at=now, fleet_version=__version__)
-    with slot_agents(job, clients, key) as agents:
-        slots = [agent for agent in agents if agent.host.name in {task.stored.slot for task in job.tasks}]
-        history = History()
-        silent = []
-        for outcome in call_each(slots, lambda agent: _read_records(agent, job.job)):
+    history = History()
+    result = None if job.is_running else result_of(job.reports)
+    verdict = None
+    with slot_agents(job, clients, key) as slots:
+        outcomes = call_each(slots, lambda agent: _read_records(agent, job.job))
+        for outcome in outcomes:
             history.add(outcome.value or ())
-            silent += [outcome.host.name] if outcome.error is not None else []
-        result = None if job.is_running else result_of(job.reports)
-        cause = None
         if result is not None:
             with contextlib.suppress(FleetError):
-                cause = _cause(description(job.reports).members, result, slots)
-    return describe_job(job, record, history, result, cause, now, silent)
+                verdict = first_cause(description(job.reports).members, result, slots)
+    silent = [outcome.host.name for outcome in outcomes if outcome.error is not None]
+    return _describe(job, record, history, result, verdict, now, silent)
 
 
 def _read_records(agent: AgentClient, job: str) -> list[Record]:
@@ -113,21 +116,6 @@ def _read_records(agent: AgentClient, job: str) -> list[Record]:
     return kept
 
 
-def _cause(members: Sequence[Member], result: JobResult, agents: Sequence[AgentClient]) -> FirstCause | None:
-    verdict = first_cause(members, result, agents)
-    if verdict is None:
-        return None
-    return FirstCause(
-        verdict.task,
-        verdict.kind.value,
-        one_line(verdict.message, 2 * _LONGEST),
-        [line[: 2 * _LONGEST] for line in verdict.lines],
-        one_line(verdict.traceback, _LONGEST),
-        list(verdict.consequences),
-        one_line(verdict.hint, 2 * _LONGEST),
-    )
-
-
 @dataclass
 class History:
     """The history of a job, from the records of its tasks; what all hosts report counts once."""
@@ -144,8 +132,13 @@ class History:
             if isinstance(record, TaskState):
                 is_stopping = record.phase is Phase.STOPPING or (is_stopping and record.phase is Phase.EXITED)
                 self._add_state(record, is_stopped=is_stopping)
-            elif isinstance(record, AttemptEnded):
-                self._add_end(record)
+            elif isinstance(record, AttemptEnded) and record.attempt not in self._attempts:
+                self._attempts.add(record.attempt)
+                why = one_line(record.reason, _LONGEST) or "a task failed"
+                lost = "its host was lost; " if record.preempted else ""
+                text = f"the attempt ended: {lost}{why}; the next one follows"
+                is_failure = record.reason_kind is not ReasonKind.GROWTH
+                self.faults.append(Fault(record.at, record.attempt, record.first_failed_task, text, is_failure))
             elif isinstance(record, HangInspection):
                 text = f"made no progress: {one_line(describe(record), _LONGEST)}"
                 self.faults.append(Fault(record.at, record.attempt, record.task, text))
@@ -153,21 +146,12 @@ class History:
                 self._add_notice(record)
 
     def _add_state(self, state: TaskState, *, is_stopped: bool) -> None:
-        failed = state.phase is Phase.EXITED and not is_stopped and _is_failure(state)
-        text = describe_end(state) if state.phase is Phase.EXITED else ""
+        has_exited = state.phase is Phase.EXITED
+        failed = has_exited and not is_stopped and bool(state.reason or state.exit not in (None, Exit(code=0)))
+        text = _describe_end(state) if has_exited else ""
         self.changes.append(Change(state.slot, state.task, state.attempt, state.phase.value, state.at, failed, text))
         if failed:
             self.faults.append(Fault(state.at, state.attempt, state.task, text))
-
-    def _add_end(self, ended: AttemptEnded) -> None:
-        if ended.attempt in self._attempts:
-            return
-        self._attempts.add(ended.attempt)
-        why = one_line(ended.reason, _LONGEST) or "a task failed"
-        lost = "its host was lost; " if ended.preempted else ""
-        text = f"the attempt ended: {lost}{why}; the next one follows"
-        is_failure = ended.reason_kind is not ReasonKind.GROWTH
-        self.faults.append(Fault(ended.at, ended.attempt, ended.first_failed_task, text, is_failure=is_failure))
 
     def _add_notice(self, notice: Notice) -> None:
         key = notice.attempt, notice.text
@@ -177,11 +161,7 @@ class History:
             self.faults.append(Fault(notice.at, notice.attempt, "", text, is_failure=False))
 
 
-def _is_failure(state: TaskState) -> bool:
-    return bool(state.reason) or (state.exit is not None and state.exit != Exit(code=0))
-
-
-def describe_end(state: TaskState) -> str:
+def _describe_end(state: TaskState) -> str:
     """Return how a task exited: ``exit code 1: it was killed``."""
     how = "exited"
     if state.exit is not None and state.exit.signal is not None:
@@ -191,19 +171,21 @@ def describe_end(state: TaskState) -> str:
     return f"{how}: {one_line(state.reason, _LONGEST)}" if state.reason else how
 
 
-def describe_job(
+def _describe(
     job: StoredJobs,
     record: FleetRecord,
     history: History,
     result: JobResult | None,
-    cause: FirstCause | None,
+    verdict: Verdict | None,
     now: float,
-    silent: Sequence[str] = (),
+    silent: Sequence[str],
 ) -> JobRecord:
-    """Combine what is known about a job, without I/O; the arguments are those of `collect_record`."""
+    """Combine what is known about a job."""
     first = description(job.reports)
-    tasks = _tasks(job, first, history)
-    ended_in = result.attempt if result is not None else 0
+    stored = {task.stored.slot: task for task in job.tasks}
+    states = {change.slot: change.text or change.phase for change in history.changes}
+    members = by_rank([member for member in first.members if member.task and is_task(member.task)])
+    tasks = [_task(member, members, stored.get(member.slot), states.get(member.slot, "")) for member in members]
     missing = sorted({*silent, *(task.host for task in tasks if not task.state)})
     return JobRecord(
         job=job.job,
@@ -214,9 +196,9 @@ def describe_job(
         state=job.state,
         reason=one_line(result.reason, _LONGEST) if result and result.outcome is not Outcome.SUCCEEDED else "",
         started_at=job.started_at,
-        ended_at=result.at if result is not None and result.at else None,
+        ended_at=(result.at or None) if result else None,
         collected_at=now,
-        attempt=ended_in or latest_attempt(job.reports, first.attempts),
+        attempt=(result.attempt if result else 0) or latest_attempt(job.reports, first.attempts),
         attempts=first.attempts,
         provider=record.spec.provider,
         hosts=len(record.hosts),
@@ -226,49 +208,43 @@ def describe_job(
         tasks=tasks,
         changes=sorted(history.changes, key=lambda change: change.at)[-_MOST_CHANGES:],
         faults=sorted(history.faults, key=lambda fault: fault.at)[-_MOST_FAULTS:],
-        cause=cause,
+        cause=_shorten(verdict) if verdict else None,
         notes=[f"{fold(missing)} did not answer, or has no complete records: data are missing"] if missing else [],
     )
 
 
-def _tasks(job: StoredJobs, first: JobReport, history: History) -> list[TaskRecord]:
-    stored = {task.stored.slot: task for task in job.tasks}
-    members = [member for member in first.members if member.task and is_task(member.task)]
-    return [
-        _task(member, members, stored.get(member.slot), _last_text(member.slot, history.changes))
-        for member in by_rank(members)
-    ]
-
-
-def _last_text(slot: str, changes: Sequence[Change]) -> str:
-    last = [change for change in changes if change.slot == slot][-1:]
-    return (last[0].text or last[0].phase) if last else ""
-
-
-def _task(member: Member, members: Sequence[Member], stored: StoredTask | None, state: str) -> TaskRecord:
-    report = stored.stored.report if stored is not None else None
-    progress = report.progress if report is not None else None
-    return TaskRecord(
-        task=member.task,
-        slot=member.slot,
-        host=stored.host.name if stored is not None else member.slot,
-        endpoint=endpoint(member.address, member.port),
-        tf_config=_config(members, member.task),
-        state=state,
-        versions=dict(report.versions) if report is not None else {},
-        metrics=_finite(progress.metrics) if progress is not None else {},
-        epoch=progress.epoch if progress is not None and progress.epoch >= 0 else None,
-        step=progress.step if progress is not None and progress.step >= 0 else None,
-        steps_per_s=progress.steps_per_s if progress is not None and 0 <= progress.steps_per_s < math.inf else None,
+def _shorten(verdict: Verdict) -> FirstCause:
+    return FirstCause(
+        verdict.task,
+        verdict.kind.value,
+        one_line(verdict.message, 2 * _LONGEST),
+        [line[: 2 * _LONGEST] for line in verdict.lines],
+        one_line(verdict.traceback, _LONGEST),
+        list(verdict.consequences),
+        one_line(verdict.hint, 2 * _LONGEST),
     )
 
 
-def _config(members: Sequence[Member], task: str) -> str:
-    try:
-        return tf_config(members, task)
-    except ValueError:  # what a host reports need not be a cluster
-        return ""
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+def _task(member: Member, members: Sequence[Member], stored: StoredTask | None, state: str) -> TaskRecord:
+    report = stored.stored.report if stored else None
+    progress = report.progress if report else None
+    config = ""
+    with contextlib.suppress(ValueError):  # what a host reports need not be a cluster
+        config = tf_config(members, member.task)
+    made = TaskRecord(
+        task=member.task,
+        slot=member.slot,
+        host=stored.host.name if stored else member.slot,
+        endpoint=endpoint(member.address, member.port),
+        tf_config=config,
+        state=state,
+        versions=dict(report.versions) if report else {},
+    )
+    if progress is None:
+        return made
+    return made._replace(
+        metrics={name: value for name, value in progress.metrics.items() if math.isfinite(value)},
+        epoch=progress.epoch if progress.epoch >= 0 else None,
+        step=progress.step if progress.step >= 0 else None,
+        steps_per_s=progress.steps_per_s if 0 <= progress.steps_per_s < math.inf else None,
+    )

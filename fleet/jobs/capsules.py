@@ -1,82 +1,163 @@
-"""Decide which command repeats a job from a copy of what was uploaded. Pure but for files of variables."""
+"""Capsules of jobs: store what was uploaded with the command that repeats it; check and show what a capsule runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fleet.errors import CancelledError, FleetError, UsageError, fold
+from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, fold
 from fleet.events import Level, Note, Sink
+from fleet.fleets.agents import call_each
+from fleet.jobs.collection import slot_agents
 from fleet.jobs.program import environment
+from fleet.jobs.results import StoredJobs
+from fleet.remote.bundles import contents_of, fetch_contents, get_bundle
+from fleet.remote.client import AgentClient
+from fleet.remote.fanout import raise_failures
 from fleet.remote.quoting import show_command
+from fleet.reports.capsule import FORMAT, LARGEST, Manifest, write_capsule
+from fleet.reports.record import JobRecord, encode_record
 from fleet.services import Services
 from fleet.state import TrainCommand
 from fleet.steps import Again
+from train.agent.files.disk import readable_size
 from train.agent.files.paths import is_inner_path
 from train.agent.protocol.records import Prepared
 
-_DROPPED = ("--requirements", "--workdir")
+_DROPPED = ("--requirements", "--no-requirements", "--workdir")
 _NAMED = ("--env", "--secret")
 _FORBIDDEN = (
     "--env-file", "--requirements", "--no-requirements", "--pull", "--fleet", "--output", "--resume",
     "--from-capsule",
 )  # fmt: skip
 _LONGEST = 200
-_FLAGS = ("--no-requirements",)
-
-
-@dataclass(frozen=True)
-class Repetition:
-    """The command that repeats a job.
-
-    Attributes:
-        options: Options and SCRIPT; paths are relative to the uploaded files.
-        notes: Sentences on what cannot be repeated.
-    """
-
-    options: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
+_LONGEST_PACKAGE = 300
 
 Words = Sequence[tuple[str, tuple[str, ...]]]
 """Words of a command line: the name of the option, or an empty string for an operand, and the arguments as typed."""
 
 
-def repeat(command: TrainCommand, words: Words) -> Repetition:
-    """Return the command that repeats a job in a directory with the uploaded files.
+# --- write a capsule ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A job of which a capsule is made.
+
+    Attributes:
+        job: The job.
+        clients: Agents of hosts.
+        key: Private key of the fleet.
+        record: Its description.
+        scratch: A directory for temporary files.
+    """
+
+    job: StoredJobs
+    clients: Sequence[AgentClient]
+    key: Path
+    record: JobRecord
+    scratch: Path
+
+
+def store_capsule(path: Path, collected: Collected, command: TrainCommand, options: Sequence[str]) -> JobRecord:
+    """Write the capsule of a job; return the description of the job with what was learned.
+
+    Args:
+        path: The file.
+        collected: The job.
+        command: The command that started it.
+        options: The options that repeat it, see `repeat`.
+
+    Raises:
+        FleetError: a host does not have the files, they are too large, or the capsule cannot be written.
+    """
+    job, contents = collected.job, collected.scratch / "contents"
+    with slot_agents(job, collected.clients, collected.key) as slots:
+        answers = call_each(slots, lambda agent: get_bundle(agent, job.job))
+        infos = {answer.host.name: answer.value for answer in answers if answer.value is not None}
+        if not infos:
+            raise_failures(answers, "list the files of the job")
+            raise NotReadyError(f"no host has the files of job {job.job}")
+        source = next(agent for agent in slots if agent.host.name in infos)
+        info = infos[source.host.name]
+        size = sum(contents_of(info.entries).values())
+        if size > LARGEST // 2:
+            raise NotReadyError(
+                f"the uploaded files have {readable_size(size)}, and {readable_size(LARGEST // 2)} are the limit"
+            )
+        contents.mkdir()
+        fetch_contents(source, info.entries, contents)
+    record = collected.record._replace(environment=info.environment)
+    texts = {"job.json": encode_record(record)}
+    for task in record.tasks:
+        if task.slot in infos:
+            packages = (package[:_LONGEST_PACKAGE] for package in infos[task.slot].packages)
+            texts[f"packages/{task.task}.txt"] = "".join(f"{line}\n" for line in packages).encode()
+    manifest = Manifest(
+        format=FORMAT,
+        job=job.job,
+        options=list(options),
+        entries=info.entries,
+        program=list(command.program),
+        name=command.name,
+        requirements=without_logins(info.requirements),
+        constraints=without_logins(info.constraints),
+        versions=dict(record.tasks[0].versions) if record.tasks else {},
+        environment=info.environment,
+    )
+    try:
+        write_capsule(path, manifest, texts, contents)
+    except (OSError, ValueError) as error:
+        raise NotReadyError(f"{str(path)!r} cannot be written: {error}") from error
+    return record
+
+
+def without_logins(text: str) -> str:
+    """Return a text without user names and passwords in its URLs."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)
+
+
+def repeat(command: TrainCommand, words: Words) -> tuple[list[str], list[str]]:
+    """Return the options and SCRIPT that repeat a job in a directory with the uploaded files.
 
     Values of environment variables are replaced by their names: they are copied when the command is repeated.
 
     Args:
         command: The command that started the job.
         words: Its words.
+
+    Returns:
+        The options, with paths relative to the uploaded files; and sentences on what cannot be repeated.
     """
+    here = Path(command.directory)
     values = [(option, _value(option, text)) for option, text in words]
     is_module = any(option in ("-m", "--module") for option, _ in values)
-    here = Path(command.directory)
     workdir = next((here / Path(value).expanduser() for option, value in values if option == "--workdir"), None)
-    script = next((value for option, value in values if not option), "") if not is_module else ""
+    script = next((value for option, value in values if not option and not is_module), "")
     path = here / Path(script).expanduser()
-    root = workdir or (_directory_of(path) if script else here)
+    root = workdir or (path if not script or path.is_dir() else path.parent)
     options: list[str] = []
     notes: list[str] = []
     for (option, value), (_, text) in zip(values, words, strict=True):
-        if option in (*_DROPPED, *_FLAGS):
-            continue
         if option == "--env-file":
-            options += _names_in(value, here, notes)
+            try:
+                names = environment((), (str(here / Path(value).expanduser()),), {})
+                options += [word for name in names for word in ("--env", name)]
+            except FleetError as error:
+                notes.append(f"the variables of --env-file {value} are left out: {error.message}")
         elif option in _NAMED:
             options += [option, value.partition("=")[0]]
         elif option == "--data":
             destination = _destination(value, here)
             options += ["--data", f"{destination}:{destination}"] if destination else []
-        elif not option and value == script and script:
+        elif not option and script:
             options.append(_relative(path, root))
             script = ""
-        else:
+        elif option not in _DROPPED:
             options += text
-    return Repetition((*options, "--workdir", "."), tuple(notes))
+    return [*options, "--workdir", "."], notes
 
 
 def _value(option: str, text: tuple[str, ...]) -> str:
@@ -86,25 +167,12 @@ def _value(option: str, text: tuple[str, ...]) -> str:
     return value if sign and name.startswith("--") else text[0][2:]
 
 
-def _directory_of(script: Path) -> Path:
-    return script if script.is_dir() else script.parent
-
-
 def _relative(path: Path, root: Path) -> str:
     """Return the script relative to the uploaded directory; its name if it is in no other one."""
     for part, base in ((path, root), (path.resolve().parent / path.name, root.resolve())):
         if part.is_relative_to(base):
             return part.relative_to(base).as_posix()
     return path.name
-
-
-def _names_in(file: str, here: Path, notes: list[str]) -> list[str]:
-    try:
-        names = environment((), (str(here / Path(file).expanduser()),), {})
-    except FleetError as error:
-        notes.append(f"the variables of --env-file {file} are left out: {error.message}")
-        return []
-    return [word for name in names for word in ("--env", name)]
 
 
 def _destination(text: str, here: Path) -> str:
@@ -116,6 +184,22 @@ def _destination(text: str, here: Path) -> str:
     if not destination or destination.endswith("/"):
         path = path / Path(source).name
     return "" if str(path) == "." else str(path)
+
+
+# --- repeat the job of a capsule ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Capsule:
+    """A capsule from which a job comes.
+
+    Attributes:
+        variables: Names of variables of this computer that its options copy, and that the user has not named.
+        pip_options: Options in its requirements, such as the package index.
+    """
+
+    variables: tuple[str, ...] = ()
+    pip_options: tuple[str, ...] = ()
 
 
 def check_repetition(words: Words, source: Path) -> None:
@@ -162,19 +246,6 @@ def located(words: Words, source: Path) -> Iterator[str]:
             yield from text
 
 
-@dataclass(frozen=True)
-class Capsule:
-    """A capsule from which a job comes.
-
-    Attributes:
-        variables: Names of variables of this computer that its options copy, and that the user has not named.
-        pip_options: Options in its requirements, such as the package index.
-    """
-
-    variables: tuple[str, ...] = ()
-    pip_options: tuple[str, ...] = ()
-
-
 def variables_in(words: Words) -> set[str]:
     """Return the names of the variables that options copy."""
     return {_value(option, text).partition("=")[0] for option, text in words if option in _NAMED}
@@ -208,29 +279,17 @@ def confirm_capsule(
         )
 
 
-def repetition_notes(versions: Mapping[str, str], prepared: Sequence[Prepared]) -> Iterator[Note]:
-    """Yield what the user should know before the job of a capsule starts.
+def version_notes(versions: Mapping[str, str], prepared: Sequence[Prepared]) -> Iterator[Note]:
+    """Yield a warning for each package whose version on the hosts differs from that of an earlier job.
 
     Args:
         versions: Versions on the hosts of the earlier job; empty: the job is not one of a capsule.
         prepared: The hosts of the new job.
     """
-    for text in version_changes(versions, {item.member.slot: item.versions for item in prepared}):
-        yield Note(text, Level.WARNING)
-
-
-def version_changes(before: Mapping[str, str], now: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield a sentence for each package whose version on the hosts differs from that of an earlier job.
-
-    Args:
-        before: Versions by package.
-        now: Versions by package, by slot.
-    """
-    for package, version in before.items():
-        differing: dict[str, list[str]] = {}
-        for slot, versions in now.items():
-            if versions.get(package, "") != version:
-                differing.setdefault(versions.get(package, ""), []).append(slot)
-        for other, slots in differing.items():
-            has = f"{package} {other}" if other else f"no {package}"
-            yield f"the job had {package} {version}; {fold(slots)} has {has}"
+    for package, version in versions.items():
+        now = {item.member.slot: item.versions.get(package, "") for item in prepared}
+        for other in dict.fromkeys(now.values()):
+            if other != version:
+                slots = fold(slot for slot in now if now[slot] == other)
+                has = f"{package} {other}" if other else f"no {package}"
+                yield Note(f"the job had {package} {version}; {slots} has {has}", Level.WARNING)

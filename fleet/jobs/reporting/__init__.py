@@ -1,1 +1,0 @@
-"""Collect what a report about a job contains."""
