@@ -17,9 +17,10 @@ from functools import lru_cache
 
 from train.agent.injected.adaptations import TF_CONFIG
 from train.errors import ScriptError
-from train.lint import cluster, data, program, training
+from train.lint import cluster, training
 from train.lint.cluster import foreign_tf_config
 from train.lint.finding import Finding, Severity
+from train.lint.names import is_in
 from train.lint.script import RULES, Script
 from train.lint.tracer import trace
 from train.lint.values import Location
@@ -27,18 +28,10 @@ from train.script.dotted import uses
 from train.script.keras import need_of
 from train.script.source import parse
 
-MODULES = (cluster, data, program, training)
+MODULES = (cluster, training)
 """The modules that declare the rules."""
 UNREADABLE = "MW001"
 """Name of the finding for a file that does not compile; it has no rule function."""
-_TF1 = re.compile(
-    r"tensorflow\.(contrib\b|app\.run|flags\.|logging\.|gfile\.|layers\.|losses\.\w+_\w+|placeholder\b"
-    r"|(?:Interactive)?Session\b|ConfigProto\b|global_variables_initializer\b|get_variable\b|variable_scope\b"
-    r"|set_random_seed\b|reset_default_graph\b"
-    r"|train\.(?:\w+Optimizer\b|MonitoredTrainingSession\b|Saver\b|SyncReplicas\w+|get_or_create_global_step\b"
-    r"|Supervisor\b|replica_device_setter\b|Server\b))"
-)
-"""Names that TensorFlow 2 has only in ``tf.compat.v1``."""
 _IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNORECASE)
 
 
@@ -117,7 +110,7 @@ def _uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Location, st
     for file, tree in trees.items():
         lines: set[int] = set()
         for use in uses(tree, file):
-            if _TF1.match(use.written) and use.line not in lines:
+            if is_in("tensorflow_1", use.written) and use.line not in lines:
                 lines.add(use.line)
                 yield Location(file, use.line, use.column), use.written.replace("tensorflow", "tf", 1)
 

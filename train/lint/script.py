@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
+from train.lint import names
 from train.lint.finding import Finding, Severity
-from train.lint.names import (
-    DATASET,
-    DISTRIBUTED,
-    MODEL,
-    MULTI_WORKER,
-    PARAMETER_SERVER,
-    STRATEGY,
-    TFDS,
-    is_reader,
-    kind_made_by,
-    kind_of,
-)
+from train.lint.names import DATASET, DISTRIBUTED, MODEL, STRATEGY, is_in, kind_of
 from train.lint.tracer import Trace
-from train.lint.values import Call, Const, Items, Location, Mark, Value, is_none, text, unknown
+from train.lint.values import Call, Const, Guard, Items, Location, Mark, Value, is_none, text, unknown
 from train.script.keras import FIRST_WITH_KERAS_3, Need
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_PARAMETERS: dict[str, tuple[str, ...]] = {
-    "fit": (
-        "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data", "shuffle",
-        "class_weight", "sample_weight", "initial_epoch", "steps_per_epoch", "validation_steps",
-    ),
-    "evaluate": ("x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"),
-    "predict": ("x", "batch_size", "verbose", "steps", "callbacks"),
-}  # fmt: skip
+# Parameters of `fit`, `evaluate`, and `predict`, by position.
+_PARAMETERS = {
+    "fit": "x y batch_size epochs verbose callbacks validation_split validation_data shuffle class_weight "
+    "sample_weight initial_epoch steps_per_epoch validation_steps",
+    "evaluate": "x y batch_size verbose sample_weight steps callbacks",
+    "predict": "x batch_size verbose steps callbacks",
+}
 _SINGLE_FILE = ("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "imdb_reviews", "iris", "titanic")
 
 
@@ -97,15 +79,19 @@ class Script:
         """Yield the calls of methods of objects that are certainly of a kind."""
         return (call for call in self.calls(*methods) if kind_of(call.receiver) == kind)
 
+    def strategies(self, *classes: str) -> list[Call]:
+        """Return the calls that create strategies of these classes."""
+        return [call for call in self.calls(*classes) if names.kind_made_by(call.name) == STRATEGY]
+
     @cached_property
     def multi(self) -> list[Call]:
         """The calls that create strategies for several workers."""
-        return [call for call in self.calls(*MULTI_WORKER) if kind_made_by(call.name) == STRATEGY]
+        return self.strategies(*names.MULTI_WORKER)
 
     @cached_property
     def parameter_server(self) -> list[Call]:
         """The calls that create strategies with parameter servers."""
-        return [call for call in self.calls(*PARAMETER_SERVER) if kind_made_by(call.name) == STRATEGY]
+        return self.strategies(*names.PARAMETER_SERVER)
 
     @property
     def together(self) -> bool:
@@ -149,21 +135,22 @@ class Script:
                 if len(tables) < len(call.args) or not all(table.exact for table in tables):
                     yield Setting(call, "", unknown())
 
-    def reads(self) -> Iterator[tuple[Call, str]]:
-        """Yield the environment variables that the script reads, in order."""
-        names = ("os.environ.__getitem__", "os.environ.get", "os.getenv")
-        return ((call, text(call.args[0]) or "") for call in self.calls() if call.name in names and call.args)
+    def reads(self, before: Call | None = None) -> list[tuple[Call, str]]:
+        """Return the environment variables that the script reads, in order; `before`: only those read before it."""
+        methods = ("os.environ.__getitem__", "os.environ.get", "os.getenv")
+        calls = (call for call in self.calls() if call.name in methods and call.args)
+        return [(call, text(call.args[0]) or "") for call in calls if before is None or call.order < before.order]
 
 
 def is_multi(strategy: Value | None) -> bool:
     """Return whether a strategy is for several workers."""
-    return strategy is not None and strategy.call is not None and strategy.call.method in MULTI_WORKER
+    return strategy is not None and strategy.call is not None and strategy.call.method in names.MULTI_WORKER
 
 
 def argument(call: Call, name: str) -> Value | None:
     """Return an argument of `fit`, `evaluate`, or `predict`; None if it is not given."""
-    names = _PARAMETERS.get(call.method, ())
-    return call.argument(name, names.index(name) if name in names else -1)
+    parameters = _PARAMETERS.get(call.method, "").split()
+    return call.argument(name, parameters.index(name) if name in parameters else -1)
 
 
 # --- data sets ----------------------------------------------------------------------------------------------------
@@ -183,9 +170,9 @@ class Chain:
     steps: tuple[Call, ...] = ()
     distributed: bool = False
 
-    def step(self, *names: str) -> Call | None:
+    def step(self, *methods: str) -> Call | None:
         """Return the last call of one of these methods; None: none."""
-        return next((call for call in reversed(self.steps) if call.method in names), None)
+        return next((call for call in reversed(self.steps) if call.method in methods), None)
 
     @property
     def in_memory(self) -> bool:
@@ -196,18 +183,19 @@ class Chain:
     @property
     def files(self) -> int | None:
         """Number of files that it is read from; None if unknown."""
-        first = self.source.argument("name" if self.source.name == TFDS else "filenames", 0)
-        if self.source.name == TFDS:
-            return 1 if text(first) in _SINGLE_FILE else None
-        if not is_reader(self.source.name) or self.source.starred:
+        if self.source.name == names.TFDS:
+            return 1 if text(self.source.argument("name", 0)) in _SINGLE_FILE else None
+        first = self.source.argument("filenames", 0)
+        if not is_in("reader", self.source.name) or self.source.starred:
             return None
-        is_list = isinstance(first, Items) and first.exact
-        return len(first.items) if is_list and isinstance(first, Items) else None if text(first) is None else 1
+        if isinstance(first, Items) and first.exact:
+            return len(first.items)
+        return None if text(first) is None else 1
 
     @property
     def finite(self) -> bool:
         """True if its source certainly ends."""
-        return self.in_memory or is_reader(self.source.name) or self.source.name == TFDS
+        return self.in_memory or is_in("reader", self.source.name) or self.source.name == names.TFDS
 
     @property
     def endless(self) -> bool:
@@ -235,12 +223,6 @@ class Chain:
         values = (value for call in (self.source, *self.steps) for value in call.everything())
         return any(value.marks & (Mark.ROLE | Mark.HOST) for value in values) or bool(self.step("shard", "apply"))
 
-    @property
-    def batch(self) -> tuple[Call | None, Value | None]:
-        """The call that makes batches and their size; None: there is none, or it is unknown."""
-        call = self.step("batch", "padded_batch")
-        return call, None if call is None or call.starred else call.argument("batch_size", 0)
-
 
 def chain_of(value: Value | None) -> Chain | None:
     """Return the data set that a value is; None: it is another value, or its source is unknown."""
@@ -252,10 +234,10 @@ def chain_of(value: Value | None) -> Chain | None:
             distributed = True
             value = call.returned or call.argument("dataset", 0)
         elif kind_of(call.receiver) == DATASET:
-            steps.append(call)
+            steps.insert(0, call)
             value = call.receiver
         else:
-            return Chain(call, tuple(reversed(steps)), distributed)
+            return Chain(call, tuple(steps), distributed)
     return None
 
 
@@ -288,8 +270,16 @@ class Violation(NamedTuple):
     fields: Mapping[str, object]
 
 
-def violation(at: Call | Location, variant: str = "", level: Severity | None = None, **fields: object) -> Violation:
-    """Return a violation."""
+def violation(
+    at: Call | Location,
+    variant: str = "",
+    level: Severity | None = None,
+    near: Call | Guard | None = None,
+    **fields: object,
+) -> Violation:
+    """Return a violation; the texts call the location of `near` ``where``."""
+    if near is not None:
+        fields["where"] = near.location.seen_from(at if isinstance(at, Location) else at.location)
     return Violation(at, variant, level, fields)
 
 
@@ -297,8 +287,7 @@ Check = Callable[[Script], Iterator[Violation]]
 
 RULES: dict[str, Callable[[Script], Iterator[Finding]]] = {}
 """The rules by their stable names; the modules with rules fill it."""
-_KEYS = ("message", "reason", "fix")
-_TEXTS = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+_TEXTS = names.read_table("rules.toml")
 
 
 def rule(name: str) -> Callable[[Check], Check]:
@@ -307,10 +296,10 @@ def rule(name: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         def find(script: Script) -> Iterator[Finding]:
             for at, variant, level, fields in check(script):
-                where, method = (at, "") if isinstance(at, Location) else (at.location, at.method)
+                place, method = (at, "") if isinstance(at, Location) else (at.location, at.method)
                 texts = {**_TEXTS[name], **_TEXTS[name].get(variant, {})}
-                shown = [texts.get(key, "").format(**{"method": method, **fields}) for key in _KEYS]
-                yield Finding(name, *where, severity(at, level or Severity(texts["severity"])), *shown)
+                filled = [texts[key].format(**{"method": method, **fields}) for key in ("message", "reason", "fix")]
+                yield Finding(name, *place, severity(at, level or Severity(texts["severity"])), *filled)
 
         RULES[name] = find
         return check

@@ -1,18 +1,24 @@
 """Follow a script as Python would run it: statements in order, functions when they are called.
 
-Both arms of an unknown condition are followed, the body of a loop once. Nothing is executed.
+Both arms of an unknown condition are followed, the body of a loop once. Expressions are evaluated as far as their
+values are known; calls of code outside the sources are recorded. Nothing is executed.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from enum import IntEnum
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any, NamedTuple, TypeVar
 
-from train.lint.evaluator import ENVIRON, Evaluator, GaveUpError, ProgramEnd, element, join
-from train.lint.names import STRATEGY, canonical, kind_of
+from train.lint import names
+from train.lint.names import MODEL, STRATEGY, canonical, is_in, kind_of
 from train.lint.values import (
     DIFFERS,
     Call,
@@ -21,17 +27,40 @@ from train.lint.values import (
     Function,
     Guard,
     Items,
+    Location,
     Mark,
     Scope,
     Value,
+    any_of,
+    both,
+    compared,
     condition_of,
+    is_none,
+    negated,
     sequence,
+    text,
     truth,
     union,
     unknown,
 )
 
+_T = TypeVar("_T")
+ENVIRON = "os.environ"
+_LARGEST_RUN = 100_000  # nodes, repeated ones included
 _DEEPEST = 24  # calls in calls
+_AS_RECEIVER = ("strftime", "isoformat", "timestamp", "numpy", "item", "name", "__enter__", "total_seconds")
+_CALLBACK_METHODS = re.compile(r"on_(?:train|epoch|batch|train_batch)_(?:begin|end)$")
+_LEAVES = (ast.Break, ast.Return, ast.Raise, ast.Yield)
+
+_Node = ast.expr | ast.stmt | ast.ExceptHandler
+
+
+class _ProgramEnd(Exception):
+    """The program ends, or raises an exception."""
+
+
+class _TooLargeError(Exception):
+    """The script is too large to be followed completely."""
 
 
 class _End(IntEnum):
@@ -62,55 +91,465 @@ def trace(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry
     tracer = _Tracer(trees, texts, entry)
     try:
         tracer.execute(entry)
-    except ProgramEnd:
+    except _ProgramEnd:
         pass
-    except (GaveUpError, RecursionError):
+    except (_TooLargeError, RecursionError):
         return Trace(tracer.events, complete=False)
     return Trace(tracer.events, complete=True)
 
 
-class _Tracer(Evaluator):
-    """Follows the statements of one script."""
+class _Tracer:
+    """Follows one script."""
 
     def __init__(self, trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry: str) -> None:
-        super().__init__(trees, texts, entry)
+        self.events: list[Call] = []
+        self._trees = trees
+        self._texts = texts
+        self._entry = entry
         self._modules: dict[str, Scope] = {}
+        self._frame = Frame(entry)
+        self._guards: list[Guard] = []
+        self._guards_made = 0
+        self._scopes: list[Value | None] = []  # None: something unknown was entered
+        self._replica = False
+        self._left = _LARGEST_RUN
         self._stack: list[ast.AST] = []
         self._returns: list[list[Value]] = []
         self._outer_loops = 0  # of the function that runs
+
+    # --- events and conditions --------------------------------------------------------------------------------------
+
+    def _location(self, node: _Node) -> Location:
+        """Return the start of a node; of a method in a chain of several lines, that of its name."""
+        line, offset = node.lineno, node.col_offset
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.end_lineno != line:
+            line = node.func.end_lineno or line
+            offset = (node.func.end_col_offset or 1) - len(node.func.attr.encode())
+        text = "".join(self._texts[self._frame.module][line - 1 : line])
+        before = text.encode("utf-8", "surrogatepass")[:offset]
+        return Location(self._frame.module, line, len(before.decode("utf-8", "replace")) + 1)
+
+    def _record(self, name: str, node: _Node, *args: Value, given: Call | None = None, **more: Any) -> Call:
+        """Record an event with these arguments."""
+        call = replace(
+            given or Call(args),
+            name=name,
+            order=len(self.events),
+            location=self._location(node),
+            scopes=tuple(scope for scope in self._scopes if scope is not None),
+            has_known_scope=None not in self._scopes,
+            guards=tuple(self._guards),
+            replica=self._replica,
+            **more,
+        )
+        self.events.append(call)
+        return call
+
+    def _guard(self, kind: str, node: _Node, marks: Mark = Mark.NONE, meaning: str = "") -> Guard:
+        self._guards_made += 1
+        return Guard(self._guards_made, 0, kind, self._location(node), marks, meaning)
+
+    def _arms(self, node: _Node, test: Value) -> tuple[Guard, Guard]:
+        """Return the two arms of a condition."""
+        first = self._guard("if", node, test.marks, condition_of(test))
+        return first, first._replace(arm=1, meaning=condition_of(negated(test)))
+
+    @contextmanager
+    def _under(self, *guards: Guard) -> Iterator[None]:
+        """Run the block under conditions; then remove these and those that it added.
+
+        If the program ends in the block on some tasks only, the condition of the others remains.
+        """
+        outer = len(self._guards)
+        self._guards += guards
+        yield
+        added = self._guards[outer:]
+        self._guards[outer:] = [item for item in added if item.kind == "rest" and item.marks & DIFFERS]
+
+    def _run_under(self, guards: Sequence[Guard], run: Callable[[], _T], end: _T) -> _T:
+        """Return the result of `run` under conditions, or `end` if the program ends there."""
+        frame, scopes, replica = self._frame, list(self._scopes), self._replica
+        with self._under(*guards):
+            try:
+                return run()
+            except _ProgramEnd:
+                self._frame, self._scopes, self._replica = frame, scopes, replica
+                return end
+
+    def _run_branches(self, guards: Iterable[Guard], bodies: Iterable[list[ast.stmt]], marks: Mark) -> list[_End]:
+        """Run blocks of which one is chosen; return their ends. The names are those of all that reach their end."""
+        before, reached, ends = self._frame.names, [], []
+        for guard, body in zip(guards, bodies, strict=True):
+            self._frame.names = dict(before)
+            ends.append(self._run_block(guard, body))
+            reached += [self._frame.names] if ends[-1] is _End.NEXT else []
+        self._frame.names = reduce(lambda first, second: _joined(first, second, marks), reached or [before])
+        return ends
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """Return the value of an expression, after everything in it is evaluated."""
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLargeError
+        handler: Callable[[Any], Value] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is not None:
+            return handler(node)
+        values = [self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return values[0] if isinstance(node, ast.Starred | ast.Await) else unknown(union(values))
+
+    def _name(self, node: ast.Name) -> Value:
+        result = self._frame.find(node.id)
+        is_ipython = node.id == "get_ipython"
+        if result is None and is_ipython:
+            self._record("name.get_ipython", node)
+        return result or (Value(f"builtins.{node.id}") if is_ipython or hasattr(builtins, node.id) else unknown())
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        return self._find_attribute(self.evaluate(node.value), node.attr)
+
+    def _find_attribute(self, value: Value, name: str) -> Value:
+        """Return `value.name`."""
+        if isinstance(value, Scope):
+            return value.find(name) or unknown()
+        if name in value.parts:
+            return value.parts[name]
+        is_super = value.name == "super()"
+        value = value.of if is_super and value.of is not None else value
+        member = value.cls.find(name, inherited=is_super) if value.cls is not None else None
+        if not isinstance(member, Function):
+            return member or self._part(value, f".{name}")
+        bound = member if "staticmethod" in member.decorators else replace(member, owner=value)
+        return self._enter(bound, Call()) if member.decorators & {"property", "cached_property"} else bound
+
+    def _part(self, value: Value, path: str) -> Value:
+        """Return an attribute or element of which only the name is known."""
+        name = canonical(value.name + path)
+        meaning, marks = names.meaning_of_name(name, value.marks)
+        is_outside = path[0] == "." and value.call is None and value.of is None and value.name != "?"
+        return Value(name, marks, meaning, of=None if is_outside else value)
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        value, key = self.evaluate(node.value), self.evaluate(node.slice)
+        if value.name == ENVIRON:
+            self._record("os.environ.__getitem__", node, key)
+        return self._item(value, key)
+
+    def _item(self, value: Value, key: Value, default: Value | None = None) -> Value:
+        """Return `value[key]`, or ``value.get(key, default)``."""
+        name = key.value if isinstance(key, Const) else None
+        if isinstance(value, Items):
+            missing = (default if value.exact and name is not None else None) or unknown()
+            return value.items.get(name, missing) if isinstance(name, str | int) else join(value.items.values())
+        if value.name == ENVIRON and name is None:
+            return unknown()
+        if value.call is not None or value.name.endswith("[]"):
+            return _element(value)
+        result = self._part(value, f"[{name}]")
+        result.marks |= key.marks
+        if default is not None and not result.meaning:
+            result.marks |= default.marks
+        return result
+
+    # --- operators --------------------------------------------------------------------------------------------------
+
+    def _constant(self, node: ast.Constant) -> Value:
+        return Const(value=node.value)
+
+    def _joinedstr(self, node: ast.JoinedStr | ast.FormattedValue) -> Value:
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return Value(marks=union([self.evaluate(child) for child in children]))
+
+    _formattedvalue = _joinedstr
+
+    def _binop(self, node: ast.BinOp) -> Value:
+        return _added(self.evaluate(node.left), self.evaluate(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Value:
+        value = self.evaluate(node.operand)
+        if isinstance(node.op, ast.Not):
+            return negated(value)
+        if isinstance(node.op, ast.USub) and isinstance(value, Const) and isinstance(value.value, int):
+            return Const(value=-value.value)
+        return Value(marks=value.marks)
+
+    def _boolop(self, node: ast.BoolOp) -> Value:
+        is_or = isinstance(node.op, ast.Or)
+        result = [self.evaluate(node.values[0])]
+        guards: list[Guard] = []
+        for operand in node.values[1:]:
+            holds = truth(result[-1])
+            if holds is is_or:
+                break
+            guards += [self._arms(node, result[-1])[is_or]] if holds is None else []
+            result.append(self._evaluate_under(guards, operand))
+        if all(truth(value) is not None for value in result):
+            return result[-1]
+        if not is_or:
+            return both(result)
+        # A condition on the task; otherwise one of the values.
+        of_task = any(value.marks & Mark.ROLE and value.meaning not in ("index", "task") for value in result)
+        if of_task or result[0].meaning in ("has_tf_config", "no_tf_config"):
+            return any_of(result)
+        return join([value for value in result if truth(value) is not False])
+
+    def _compare(self, node: ast.Compare) -> Value:
+        left, *values = [self.evaluate(item) for item in (node.left, *node.comparators)]
+        op, right = node.ops[0], values[0]
+        if len(values) > 1:
+            return Value(marks=union([left, *values]))
+        if isinstance(op, ast.In | ast.NotIn) and right.name == ENVIRON:
+            self._record("os.environ.__contains__", node, left)
+            meaning = "has_tf_config" if isinstance(op, ast.In) else "no_tf_config"
+            return Value(meaning=meaning) if text(left) == "TF_CONFIG" else Value(marks=Mark.GIVEN)
+        if isinstance(op, ast.In | ast.NotIn) and right.meaning in ("cluster", "tf_config"):
+            return Value()
+        meanings = {left.meaning, right.meaning}
+        result = compared(left, op, right)
+        if "index" in meanings or ("type" in meanings and result.meaning in ("chief", "not_chief")):
+            self._record("test", node, Value(meaning="index" if "index" in meanings else "type"))
+        return result
+
+    def _ifexp(self, node: ast.IfExp) -> Value:
+        test = self.evaluate(node.test)
+        holds = truth(test)
+        if holds is not None:
+            return self.evaluate(node.body if holds else node.orelse)
+        first, second = self._arms(node, test)
+        values = [self._evaluate_under([first], node.body), self._evaluate_under([second], node.orelse)]
+        return join(values, test.marks)
+
+    def _evaluate_under(self, guards: Sequence[Guard], node: ast.expr) -> Value:
+        return self._run_under(guards, lambda: self.evaluate(node), unknown())
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(node.value)
+        self._frame.bind(node.target.id, value)
+        return value
+
+    # --- collections and functions ----------------------------------------------------------------------------------
+
+    def _list(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+        values, exact = self._elements(node.elts)
+        return sequence(values, exact=exact)
+
+    _tuple = _set = _list
+
+    def _elements(self, nodes: Sequence[ast.expr]) -> tuple[list[Value], bool]:
+        """Return the values of a list or of positional arguments, and whether these are all."""
+        result: list[Value] = []
+        exact = True
+        for node in nodes:
+            value = self.evaluate(node)
+            if not isinstance(node, ast.Starred):
+                result.append(value)
+            elif isinstance(value, Items) and value.exact:
+                result += value.items.values()
+            else:
+                exact = False
+        return result, exact
+
+    def _dict(self, node: ast.Dict) -> Items:
+        keys = [self.evaluate(key) if key is not None else None for key in node.keys]
+        return _table(keys, [self.evaluate(value) for value in node.values])
+
+    def _lambda(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Function:
+        """Return a function with its default arguments."""
+        args = node.args
+        plain = [*args.posonlyargs, *args.args][::-1]
+        pairs = [*zip(plain, args.defaults[::-1], strict=False), *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+        defaults = {name.arg: self.evaluate(value) for name, value in pairs if value is not None}
+        return Function(node=node, frame=self._frame, defaults=defaults)
+
+    def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        outer, self._frame = self._frame, Frame(self._frame.module, outer=self._frame)
+        parts: list[Value] = []
+        with self._under():
+            for loop in node.generators:
+                parts.append(self.evaluate(loop.iter))
+                self._bind(loop.target, _element(parts[-1]))
+                self._guards.append(self._guard("loop", node))
+                parts += [self.evaluate(test) for test in loop.ifs]
+            results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            values = [self.evaluate(result) for result in results]
+        self._frame = outer
+        return Items(marks=union([*parts, *values]), items={0: values[-1]}, exact=False)
+
+    _setcomp = _generatorexp = _dictcomp = _listcomp
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Value:
+        func = self.evaluate(node.func)
+        args, exact = self._elements(node.args)
+        keys = [Const(value=keyword.arg) if keyword.arg else None for keyword in node.keywords]
+        keywords = _table(keys, [self.evaluate(keyword.value) for keyword in node.keywords])
+        given = Call(args, keywords.items, not exact or not keywords.exact)
+        if func.cls is not None and func.of is None:
+            func = self._find_attribute(func, "__call__")
+        if isinstance(func, Function):
+            return self._enter(func, given)
+        if isinstance(func, Scope):
+            return self._instance(func, node, given)
+        if func.of is not None and not func.name.endswith("[]"):
+            return self._method(func, func.of, node, given)
+        if func.name == "?":
+            return unknown(union(args) & DIFFERS)
+        if func.call is not None or func.of is not None:
+            return self._outside(f"{func.name}.__call__", func, node, given)
+        return self._outside(func.name, None, node, given)
+
+    def _instance(self, cls: Scope, node: ast.expr, given: Call) -> Value:
+        base = canonical(cls.outside)
+        call = None if base in ("", "?", "builtins.object") else self._record(base, node, given=given)
+        made = Value(names.class_made_by(base) if call is not None else "?", call=call, cls=cls)
+        begin = cls.find("__init__")
+        if isinstance(begin, Function):
+            self._enter(replace(begin, owner=made), given)
+        else:
+            made.parts.update(given.keywords)
+        return made
+
+    def _method(self, func: Value, owner: Value, node: ast.expr, given: Call) -> Value:
+        name, args = func.name.rpartition(".")[2], given.args
+        if name in ("get", "pop", "setdefault") and args and (owner.meaning or isinstance(owner, Items)):
+            return self._item(owner, args[0], args[1] if len(args) > 1 else Const() if name == "get" else None)
+        if func.meaning == "cluster":
+            return func
+        if isinstance(owner, Items):
+            self._change(owner, name, given)
+            return unknown(owner.marks)
+        is_plain = isinstance(owner, Const) or (owner.call is None and not owner.marks & Mark.UNKNOWN)
+        if is_plain and owner.name.startswith("?"):
+            return Value(marks=union([func, *given.everything()]))
+        return self._outside(func.name, owner, node, given)
+
+    def _change(self, items: Items, name: str, given: Call) -> None:
+        """Apply a method of a list or dictionary."""
+        is_certain = all(guard.kind in ("try", "rest", "main") for guard in self._guards)
+        if name in ("append", "add", "insert") and given.args:
+            items.items[len(items.items)] = given.args[-1]
+            items.marks |= given.args[-1].marks
+            items.exact = items.exact and is_certain
+        else:
+            items.items.update(given.keywords)
+            items.exact = False
+
+    def _outside(self, name: str, receiver: Value | None, node: ast.expr, given: Call) -> Value:
+        """Record a call of a function outside the sources."""
+        args = given.args
+        if name in ("os.environ.get", "os.getenv"):
+            self._record(name, node, given=given)
+            return self._item(Value(ENVIRON), args[0] if args else unknown(), given.argument("default", 1))
+        if name == "builtins.super":
+            return Value("super()", of=self._frame.find("self"))
+        result = _result(name, args)
+        if result is not None:
+            return result
+        call = self._record(name, node, given=given, receiver=receiver)
+        if is_in("exits", name):
+            self._record("leave", node, left=call.loops)
+            raise _ProgramEnd
+        given_scope = any(item.name.endswith(".scope()") for item in (*call.everything(), receiver or Value()))
+        if given_scope or call.method == "experimental_set_strategy":
+            self._scopes.append(None)  # it may be entered
+        self._run_functions(call, node)
+        if is_in("parses_arguments", name):
+            return Value("?", Mark.GIVEN)
+        marks = _result_marks(call)
+        return Value(marks=marks) if is_in("pure", name) else Value(names.class_made_by(name), marks, call=call)
+
+    # --- functions that are run by what is called -------------------------------------------------------------------
+
+    def _run_functions(self, call: Call, node: ast.expr) -> None:
+        kind = kind_of(call.receiver)
+        first = call.args[0] if call.args else call.keywords.get("fn") or call.keywords.get("dataset_fn")
+        if kind == MODEL and call.method in ("fit", "evaluate", "predict", "fit_generator"):
+            self._run_callbacks(call, node)
+        elif is_in("runs_main", call.name):
+            main = first or self._frame.find("main")
+            if isinstance(main, Function):
+                self._enter(main, Call(starred=True))
+        elif isinstance(first, Function) and kind == STRATEGY and call.method in ("run", "experimental_run_v2"):
+            outer, self._replica = self._replica, True
+            call.returned = self._enter(first, _passed_on(call.argument("args", 1), call.argument("kwargs", 2)))
+            self._replica = outer
+        elif isinstance(first, Function) and is_in("takes_input_context", call.name):
+            call.returned = self._enter(first, Call([Value("input_context")]))
+
+    def _run_callbacks(self, call: Call, node: ast.expr) -> None:
+        """Run the callbacks of a training."""
+        given = call.argument("callbacks", 5 if call.method == "fit" else -1)
+        functions: list[Value] = []
+        for callback in given.items.values() if isinstance(given, Items) else ():
+            if callback.cls is not None:
+                callback.parts.setdefault("model", call.receiver or unknown())
+                methods = [name for name in callback.cls.frame.names if _CALLBACK_METHODS.match(name)]
+                functions += [self._find_attribute(callback, name) for name in methods]
+            elif callback.call is not None and callback.call.method == "LambdaCallback":
+                functions += callback.call.everything()
+        with self._under(self._guard("loop", node)):
+            for function in functions:
+                if isinstance(function, Function):
+                    self._enter(function, Call(starred=True))
+
+    def _enter(self, function: Function, given: Call) -> Value:
+        """Run a function of the sources; return its result."""
+        node = function.node
+        inner = list(ast.walk(node))
+        is_generator = any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inner)
+        if len(self._stack) >= _DEEPEST or node in self._stack or is_generator:
+            return unknown()
+        shared = {name for item in inner if isinstance(item, ast.Global | ast.Nonlocal) for name in item.names}
+        frame = Frame(function.frame.module, _parameters(function, given), function.frame, frozenset(shared))
+        outer = self._frame, self._scopes, self._outer_loops
+        self._frame, self._scopes, self._outer_loops = frame, list(self._scopes), len(self._loops())
+        self._stack.append(node)
+        self._returns.append([])
+        start = len(self._guards)
+        try:
+            with self._under():
+                if isinstance(node, ast.Lambda):
+                    self._returns[-1].append(self.evaluate(node.body))
+                elif self._run(node.body) is _End.NEXT:
+                    self._returns[-1].append(Const())
+                marks = union(Value(marks=guard.marks & DIFFERS) for guard in self._guards[start:])
+        finally:
+            self._stack.pop()
+            result = self._returns.pop()
+            self._frame, self._scopes, self._outer_loops = outer
+        return join(result, marks) if result else unknown()
 
     # --- modules ----------------------------------------------------------------------------------------------------
 
     def execute(self, name: str) -> Scope:
         """Return a module, run at its first import."""
         if name not in self._modules:
-            main = "__main__" if name == self.entry else name
+            main = "__main__" if name == self._entry else name
             frame = Frame(name, {"__name__": Const(value=main), "__file__": unknown()})
             self._modules[name] = Scope(frame=frame)
-            outer, self.frame = self.frame, frame
-            self.run(self.trees[name].body if name in self.trees else [])
-            self.frame = outer
+            outer, self._frame = self._frame, frame
+            self._run(self._trees[name].body if name in self._trees else [])
+            self._frame = outer
         return self._modules[name]
 
-    def module(self, parts: Sequence[str], package: str | None = None) -> Scope | None:
-        """Run and return a module of the sources, or of one of its packages; None: another module."""
-        if package is not None:
-            return self._find(posixpath.dirname(package), parts) if package.endswith("__init__.py") else None
-        return self._find(posixpath.dirname(self.entry), parts) or self._find("", parts)
+    def _module(self, parts: Sequence[str], level: int = 0) -> Scope | None:
+        """Run and return a module of the sources, as an import with this number of dots; None: another module."""
+        here = self._frame.module.split("/")
+        if level:
+            return self._module_in("/".join(here[:-level]), parts) if level <= len(here) else None
+        return self._module_in(posixpath.dirname(self._entry), parts) or self._module_in("", parts)
 
-    def _find(self, directory: str, parts: Sequence[str]) -> Scope | None:
+    def _module_in(self, directory: str, parts: Sequence[str]) -> Scope | None:
         """Return the module `parts` below a directory, after its parent packages."""
         result: Scope | None = None
         for depth in range(1, len(parts) + 1):
             path = posixpath.join(directory, *parts[:depth])
-            name = (
-                f"{path}.py"
-                if f"{path}.py" in self.trees and f"{path}/__init__.py" not in self.trees
-                else f"{path}/__init__.py"
-            )
-            if name not in self.trees and not any(other.startswith(f"{path}/") for other in self.trees):
+            files = [name for name in (f"{path}/__init__.py", f"{path}.py") if name in self._trees]
+            if not files and not any(other.startswith(f"{path}/") for other in self._trees):
                 return None
-            parent, result = result, self.execute(name)
+            parent, result = result, self.execute(files[0] if files else f"{path}/__init__.py")
             if parent is not None:
                 parent.frame.names.setdefault(parts[depth - 1], result)
         return result
@@ -118,39 +557,87 @@ class _Tracer(Evaluator):
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             parts = alias.name.split(".")
-            local = self.module(parts)
-            if local is not None:
-                self.frame.bind(alias.asname or parts[0], local if alias.asname else self.module(parts[:1]) or local)
-                continue
-            name = canonical(alias.name)
-            self.record("import", node, Value(name))
-            self.frame.bind(alias.asname or parts[0], _outside(name if alias.asname else name.partition(".")[0]))
+            result: Value | None = self._module(parts)
+            if result is not None:
+                result = result if alias.asname else self._module(parts[:1])
+            else:
+                name = canonical(alias.name)
+                self._record("import", node, Value(name))
+                result = Value(name if alias.asname else name.partition(".")[0], Mark.UNKNOWN)
+            self._frame.bind(alias.asname or parts[0], result or unknown())
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         parts = node.module.split(".") if node.module else []
-        above = self.frame.module.split("/")[: -node.level] if node.level else None
-        is_outside = node.level > len(self.frame.module.split("/"))
-
-        def find(parts: list[str]) -> Scope | None:
-            return self._find("/".join(above), parts) if above is not None else self.module(parts)
-
-        inside = find(parts) if parts and not is_outside else None
+        inside = self._module(parts, node.level)
         for alias in node.names:
-            name = alias.asname or alias.name
+            result: Value | None = None
             if inside is not None and alias.name == "*":
-                self.frame.names.update({k: v for k, v in inside.frame.names.items() if not k.startswith("_")})
-                continue
-            result = inside.frame.names.get(alias.name) if inside is not None else None
-            result = result or (None if is_outside or alias.name == "*" else find([*parts, alias.name]))
+                public = {name: value for name, value in inside.frame.names.items() if not name.startswith("_")}
+                self._frame.names.update(public)
+            elif alias.name != "*":
+                result = inside.frame.names.get(alias.name) if inside is not None else None
+                result = result or self._module([*parts, alias.name], node.level)
             if result is None and inside is None and not node.level:
-                full = canonical(".".join(parts) if alias.name == "*" else f"{node.module}.{alias.name}")
-                self.record("import", node, Value(full))
-                result = _outside(full)
-            self.frame.bind(name, result or unknown())
+                name = canonical(".".join(parts) if alias.name == "*" else f"{node.module}.{alias.name}")
+                self._record("import", node, Value(name))
+                result = Value(name, Mark.UNKNOWN)
+            self._frame.bind(alias.asname or alias.name, result or unknown())
+
+    # --- assignment -------------------------------------------------------------------------------------------------
+
+    def _bind(self, target: ast.expr, value: Value) -> None:
+        """Bind a target to a value."""
+        if isinstance(target, ast.Name):
+            is_global = "global" in target.id.lower() and type(value) in (Value, Const)
+            self._frame.bind(target.id, replace(value, marks=value.marks | Mark.REPLICAS) if is_global else value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            exact = isinstance(value, Items) and value.exact and len(value.items) == len(target.elts)
+            for index, item in enumerate(target.elts):
+                self._bind(item, value.items[index] if exact and isinstance(value, Items) else _element(value))
+        elif isinstance(target, ast.Starred):
+            self._bind(target.value, unknown(value.marks))
+        elif isinstance(target, ast.Attribute):
+            owner = self.evaluate(target.value)
+            self._store(owner.frame.names if isinstance(owner, Scope) else owner.parts, target.attr, value)
+            if owner.of is not None:  # the attribute of an attribute
+                owner.of.parts[owner.name.rpartition(".")[2]] = owner
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.evaluate(target.value), self.evaluate(target.slice)
+            if owner.name == ENVIRON:
+                self._record("os.environ.__setitem__", target, key, value)
+            elif isinstance(owner, Items):
+                owner.marks |= value.marks
+                owner.exact = owner.exact and isinstance(key, Const)
+                self._store(owner.items, key.value if isinstance(key, Const) else None, value)
+
+    def _store(self, values: dict[Any, Value], name: object, value: Value) -> None:
+        doubtful = any(guard.kind == "if" for guard in self._guards)
+        values[name] = join([values.get(name, unknown()), value]) if doubtful else value
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        if node.value is not None:
+            value = self.evaluate(node.value)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                self._bind(target, value)
+
+    _annassign = _assign
+
+    def _augassign(self, node: ast.AugAssign) -> None:
+        value = self.evaluate(node.value)
+        old = unknown() if isinstance(node.target, ast.Subscript) else self.evaluate(node.target)
+        if old.name == ENVIRON:
+            self._record("os.environ.update", node, value)
+        else:
+            self._bind(node.target, _added(old, value))
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and self.evaluate(target.value).name == ENVIRON:
+                self._record("os.environ.pop", target, self.evaluate(target.slice))
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
-    def run(self, body: Sequence[ast.stmt]) -> _End:
+    def _run(self, body: Sequence[ast.stmt]) -> _End:
         """Run a block to its end, or to the statement that leaves it."""
         for statement in body:
             handler: Callable[[Any], _End | None] = getattr(self, f"_{type(statement).__name__.lower()}", self._other)
@@ -159,39 +646,13 @@ class _Tracer(Evaluator):
                 return end
         return _End.NEXT
 
-    def _run_under(self, guard: Guard, body: Sequence[ast.stmt]) -> _End:
-        return self.run_under([guard], lambda: self.run(body), _End.EXIT)
+    def _run_block(self, guard: Guard, body: Sequence[ast.stmt]) -> _End:
+        return self._run_under([guard], lambda: self._run(body), _End.EXIT)
 
     def _other(self, node: ast.stmt) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
-
-    def _assign(self, node: ast.Assign) -> None:
-        value = self.evaluate(node.value)
-        for target in node.targets:
-            self.assign(target, value)
-
-    def _annassign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self.assign(node.target, self.evaluate(node.value))
-
-    def _augassign(self, node: ast.AugAssign) -> None:
-        value = self.evaluate(node.value)
-        is_item = isinstance(node.target, ast.Subscript)
-        old = unknown() if is_item else self.evaluate(node.target)
-        if old.name == ENVIRON:
-            self.record("os.environ.update", node, value)
-        elif isinstance(old, Items) and isinstance(value, Items):
-            both = [*old.items.values(), *value.items.values()]
-            self.assign(node.target, sequence(both, exact=old.exact and value.exact))
-        else:
-            self.assign(node.target, Value(marks=old.marks | value.marks))
-
-    def _delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            if isinstance(target, ast.Subscript) and self.evaluate(target.value).name == ENVIRON:
-                self.record("os.environ.pop", target, self.evaluate(target.slice))
 
     def _return(self, node: ast.Return) -> _End:
         self._returns[-1].append(self.evaluate(node.value) if node.value is not None else Const())
@@ -200,7 +661,7 @@ class _Tracer(Evaluator):
 
     def _raise(self, node: ast.Raise) -> None:
         self._other(node)
-        raise ProgramEnd
+        raise _ProgramEnd
 
     def _break(self, node: ast.Break) -> _End:
         self._leave(node, self._loops()[-1:])
@@ -210,168 +671,178 @@ class _Tracer(Evaluator):
         return _End.CONTINUE
 
     def _loops(self) -> tuple[int, ...]:
-        return tuple(guard.number for guard in self.guards if guard.kind == "loop")
+        return tuple(guard.number for guard in self._guards if guard.kind == "loop")
 
     def _leave(self, node: ast.stmt, loops: tuple[int, ...]) -> None:
         if loops:
-            self.record("leave", node, left=loops)
-
-    # --- conditions -------------------------------------------------------------------------------------------------
+            self._record("leave", node, left=loops)
 
     def _if(self, node: ast.If) -> _End:
         test = self.evaluate(node.test)
         holds = truth(test)
         if holds is not None:
             is_main = any(isinstance(item, ast.Name) and item.id == "__name__" for item in ast.walk(node.test))
-            with self.under(*([self.guard("main", node)] if is_main else [])):
-                return self.run(node.body if holds else node.orelse)
-        arms = self.arms(node, test)
-        before = dict(self.frame.names)
-        ends = [self._run_under(arms[0], node.body)]
-        after, self.frame.names = self.frame.names, before
-        ends.append(self._run_under(arms[1], node.orelse))
-        if ends[0] is _End.NEXT and ends[1] is _End.NEXT:
-            self.frame.names = _joined(after, self.frame.names, test.marks)
-            return _End.NEXT
+            with self._under(*([self._guard("main", node)] if is_main else [])):
+                return self._run(node.body if holds else node.orelse)
+        arms = self._arms(node, test)
+        ends = self._run_branches(arms, [node.body, node.orelse], test.marks)
         if _End.NEXT not in ends:
-            return _left(min(ends))
-        if ends[0] is _End.NEXT:
-            self.frame.names = after
-        rest, left = arms[ends.index(_End.NEXT)], max(ends)
-        self.guards.append(rest._replace(kind="rest") if left is _End.EXIT else rest)
+            return _passed(min(ends))
+        if max(ends) is not _End.NEXT:
+            rest = arms[ends.index(_End.NEXT)]
+            self._guards.append(rest._replace(kind="rest") if _End.EXIT in ends else rest)
         return _End.NEXT
 
     def _match(self, node: ast.Match) -> None:
         subject = self.evaluate(node.subject)
-        before = self.frame.names
-        for case in node.cases:
-            self.frame.names = dict(before)
-            for item in ast.walk(case.pattern):
-                self.frame.names[str(getattr(item, "name", ""))] = unknown()
-            self._run_under(self.guard("if", node, subject.marks), case.body)
-            before = _joined(before, self.frame.names, subject.marks)
-        self.frame.names = before
+        for item in (item for case in node.cases for item in ast.walk(case.pattern)):
+            self._frame.names[str(getattr(item, "name", ""))] = unknown()
+        bodies = [*(case.body for case in node.cases), []]
+        self._run_branches([self._guard("if", node, subject.marks) for _ in bodies], bodies, subject.marks)
 
     def _try(self, node: ast.Try) -> _End:
         caught = tuple(name for handler in node.handlers for name in _exceptions(handler.type))
-        end = self._run_under(self.guard("try", node)._replace(caught=caught), node.body)
-        ends = [end if end is not _End.NEXT else self.run(node.orelse)]
-        done = self.frame.names
+        end = self._run_block(self._guard("try", node)._replace(caught=caught), node.body)
+        ends = [end if end is not _End.NEXT else self._run(node.orelse)]
+        done = self._frame.names
         for handler in node.handlers:
-            self.frame.names = dict(done)
-            if handler.name:
-                self.frame.bind(handler.name, unknown())
-            ends.append(self._run_under(self.guard("if", handler), handler.body))
+            self._frame.names = {**done, **({handler.name: unknown()} if handler.name else {})}
+            ends.append(self._run_block(self._guard("if", handler), handler.body))
             if ends[-1] is _End.NEXT:  # of an import and its replacement, the first counts
-                done = self.frame.names if ends[0] is not _End.NEXT else {**self.frame.names, **done}
-        self.frame.names = done
-        last = self.run(node.finalbody)
-        return _left(last if last is not _End.NEXT else min(ends))
+                done = self._frame.names if ends[0] is not _End.NEXT else {**self._frame.names, **done}
+        self._frame.names = done
+        last = self._run(node.finalbody)
+        return _passed(last if last is not _End.NEXT else min(ends))
 
     _trystar = _try
 
-    # --- loops and with ---------------------------------------------------------------------------------------------
-
     def _for(self, node: ast.For | ast.AsyncFor) -> _End:
         over = self.evaluate(node.iter)
-        if isinstance(over, Items) and over.exact and not over.items:
-            return self.run(node.orelse)
-        left = any(isinstance(item, ast.Break | ast.Return | ast.Raise | ast.Yield) for item in ast.walk(node))
-        self.record("for", node, over, given=Call((over,), starred=left))
-        marks = over.marks if over.call is None and over.of is None else Mark.NONE
-        guard = self.guard("loop", node, marks)
-        return self._loop(guard, node, lambda: self.assign(node.target, element(over)))
+        if not isinstance(over, Items) or over.items or not over.exact:
+            self._record("for", node, over, starred=any(isinstance(item, _LEAVES) for item in ast.walk(node)))
+            marks = over.marks if over.call is None and over.of is None else Mark.NONE
+            self._loop(node, self._guard("loop", node, marks), _element(over))
+        return self._run(node.orelse)
 
     _asyncfor = _for
 
     def _while(self, node: ast.While) -> _End:
         self._forget_counters(node)
         test = self.evaluate(node.test)
-        if truth(test) is False:
-            return self.run(node.orelse)
-        guard = self.guard("loop", node, test.marks, condition_of(test))
-        end = self._loop(guard, node, lambda: None)
-        return _left(_End.EXIT) if end is _End.EXIT and truth(test) else _End.NEXT
+        if truth(test) is not False:
+            guard = self._guard("loop", node, test.marks, condition_of(test))
+            if self._loop(node, guard) is _End.EXIT:
+                return _passed(_End.EXIT) if truth(test) else _End.NEXT
+        return self._run(node.orelse)
 
-    def _loop(self, guard: Guard, node: ast.For | ast.AsyncFor | ast.While, begin: Callable[[], None]) -> _End:
-        before = dict(self.frame.names)
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, guard: Guard, value: Value | None = None) -> _End:
+        before = dict(self._frame.names)
         self._forget_counters(node)
-        begin()
-        end = self._run_under(guard, node.body)
-        self.frame.names = _joined(before, self.frame.names, guard.marks)
-        return end if end is _End.EXIT and isinstance(node, ast.While) else self.run(node.orelse)
+        if value is not None and not isinstance(node, ast.While):
+            self._bind(node.target, value)
+        end = self._run_block(guard, node.body)
+        self._frame.names = _joined(before, self._frame.names, guard.marks)
+        return end
 
     def _forget_counters(self, node: ast.AST) -> None:
         """Forget the constants that the loop reassigns."""
         for child in (child for child in ast.walk(node) if isinstance(child, ast.Name)):
-            if isinstance(child.ctx, ast.Store) and isinstance(self.frame.names.get(child.id), Const):
-                self.frame.names[child.id] = unknown()
+            if isinstance(child.ctx, ast.Store) and isinstance(self._frame.names.get(child.id), Const):
+                self._frame.names[child.id] = unknown()
 
     def _with(self, node: ast.With | ast.AsyncWith) -> _End:
-        outer = len(self.scopes)
+        outer = len(self._scopes)
         for item in node.items:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, value)
+                self._bind(item.optional_vars, value)
             if value.call is not None and value.call.method == "scope":
-                self.scopes.append(value.call.receiver if kind_of(value.call.receiver) == STRATEGY else None)
+                self._scopes.append(value.call.receiver if kind_of(value.call.receiver) == STRATEGY else None)
             elif value.call is None or value.call.name.startswith("?"):
-                self.scopes.append(None)
-        end = self.run(node.body)
-        del self.scopes[outer:]
+                self._scopes.append(None)
+        end = self._run(node.body)
+        del self._scopes[outer:]
         return end
 
     _asyncwith = _with
 
-    # --- definitions ------------------------------------------------------------------------------------------------
-
     def _functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for decorator in node.decorator_list:
             self.evaluate(decorator)
-        self.frame.bind(node.name, self._lambda(node))
+        self._frame.bind(node.name, self._lambda(node))
 
     _asyncfunctiondef = _functiondef
 
     def _classdef(self, node: ast.ClassDef) -> None:
         bases = [self.evaluate(base) for base in node.bases]
-        outer, self.frame = self.frame, Frame(self.frame.module, outer=self.frame, is_class=True)
-        self.run(node.body)
-        frame, self.frame = self.frame, outer
-        self.frame.bind(node.name, Scope(frame=frame, bases=bases))
-
-    def enter(self, function: Function, given: Call) -> Value:
-        """Run a function of the sources; return its result."""
-        node = function.node
-        if len(self._stack) >= _DEEPEST or node in self._stack or _is_generator(node):
-            return unknown()
-        shared = {
-            name for item in ast.walk(node) if isinstance(item, ast.Global | ast.Nonlocal) for name in item.names
-        }
-        frame = Frame(function.frame.module, _bind(function, given), function.frame, frozenset(shared))
-        outer = self.frame, self.scopes, self._outer_loops
-        self.frame, self.scopes, self._outer_loops = frame, list(self.scopes), len(self._loops())
-        self._stack.append(node)
-        self._returns.append([])
-        start = len(self.guards)
-        try:
-            with self.under():
-                if isinstance(node, ast.Lambda):
-                    self._returns[-1].append(self.evaluate(node.body))
-                elif self.run(node.body) is _End.NEXT:
-                    self._returns[-1].append(Const())
-                marks = union(Value(marks=guard.marks & DIFFERS) for guard in self.guards[start:])
-        finally:
-            self._stack.pop()
-            result = self._returns.pop()
-            self.frame, self.scopes, self._outer_loops = outer
-        return join(result, marks) if result else unknown()
+        outer, self._frame = self._frame, Frame(self._frame.module, outer=self._frame, is_class=True)
+        self._run(node.body)
+        frame, self._frame = self._frame, outer
+        self._frame.bind(node.name, Scope(frame=frame, bases=bases))
 
 
-def _outside(name: str) -> Value:
-    return Value(name, Mark.UNKNOWN)
+# --- values ---------------------------------------------------------------------------------------------------------
 
 
-def _bind(function: Function, given: Call) -> dict[str, Value]:
+def join(values: Iterable[Value], marks: Mark = Mark.NONE) -> Value:
+    """Return one of several values, whose choice depends on `marks`: unknown if they differ.
+
+    A strategy for several workers is taken: the script is checked for these. Of several models, it is one model.
+    """
+    distinct = {(type(item.value), repr(item.value)) if isinstance(item, Const) else item: item for item in values}
+    result = [*distinct.values()]
+    if len(result) == 1:
+        return result[0]
+    multi = [item for item in result if item.call is not None and item.call.method in names.MULTI_WORKER]
+    every = marks | union(result)
+    if multi:
+        return multi[0]
+    if result and all(kind_of(item) == MODEL for item in result) and result[0].call is not None:
+        made = replace(result[0].call, scopes=(), has_known_scope=False, starred=True)
+        return Value(result[0].name, every | Mark.UNKNOWN, call=made)
+    meanings = {item.meaning for item in result if item.meaning}
+    return Value("?", every | Mark.UNKNOWN, meaning=min(meanings, default=""))
+
+
+def _joined(first: dict[str, Value], second: dict[str, Value], marks: Mark) -> dict[str, Value]:
+    """Return the names after a condition that depends on `marks`."""
+    changed = [name for name in first.keys() & second.keys() if first[name] is not second[name]]
+    return {**second, **first, **{name: join([first[name], second[name]], marks) for name in changed}}
+
+
+def _element(value: Value) -> Value:
+    """Return an element of an iteration over a value."""
+    if isinstance(value, Items):
+        return join(value.items.values(), value.marks) if value.items and value.exact else unknown(value.marks)
+    if value.call is not None and value.call.name == names.TFDS:
+        return Value(value.name, value.marks, call=value.call, of=value)
+    if value.call is not None or value.name.endswith("[]"):
+        return Value(f"{value.name}[]", value.marks, of=value)
+    return Value(marks=value.marks, meaning=value.meaning)
+
+
+def _added(left: Value, right: Value) -> Value:
+    """Return `left + right`, or the result of another operator."""
+    if isinstance(left, Items) and isinstance(right, Items):
+        return sequence([*left.items.values(), *right.items.values()], exact=left.exact and right.exact)
+    return Value(marks=left.marks | right.marks)
+
+
+def _table(keys: Sequence[Value | None], values: Sequence[Value]) -> Items:
+    """Return a dictionary, or the keyword arguments of a call; a key of None stands for ``**value``."""
+    result = Items(marks=union(values))
+    for key, value in zip(keys, values, strict=True):
+        if isinstance(key, Const):
+            result.items[key.value] = value
+        elif key is None and isinstance(value, Items):
+            result.items.update(value.items)
+            result.exact = result.exact and value.exact
+        else:
+            result.exact = False
+    return result
+
+
+def _parameters(function: Function, given: Call) -> dict[str, Value]:
     """Return the parameters of a function in a call."""
     parameters = function.node.args
     plain = [argument.arg for argument in (*parameters.posonlyargs, *parameters.args)]
@@ -388,36 +859,55 @@ def _bind(function: Function, given: Call) -> dict[str, Value]:
     return result
 
 
-def _left(end: _End) -> _End:
+def _passed_on(args: Value | None, keywords: Value | None) -> Call:
+    """Return the arguments that ``strategy.run`` passes on."""
+    is_exact = all(is_none(item) or (isinstance(item, Items) and item.exact) for item in (args, keywords))
+    plain = [*args.items.values()] if isinstance(args, Items) and args.exact else []
+    return Call(plain, keywords.items if isinstance(keywords, Items) else {}, not is_exact)
+
+
+def _passed(end: _End) -> _End:
     """Return the end of a block; the end of the program ends the blocks around it as well."""
     if end is _End.EXIT:
-        raise ProgramEnd
+        raise _ProgramEnd
     return end
-
-
-def _joined(first: dict[str, Value], second: dict[str, Value], marks: Mark) -> dict[str, Value]:
-    """Return the names after a condition that depends on `marks`."""
-    both = {
-        name: join([first[name], second[name]], marks)
-        for name in first.keys() & second.keys()
-        if first[name] is not second[name]
-    }
-    return {**second, **first, **both}
-
-
-def _is_generator(node: ast.AST) -> bool:
-    if isinstance(node, ast.Yield | ast.YieldFrom):
-        return True
-    inner = (
-        child
-        for child in ast.iter_child_nodes(node)
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
-    )
-    return any(map(_is_generator, inner))
 
 
 def _exceptions(node: ast.expr | None) -> list[str]:
     """Return the names of the exceptions that a handler catches; ``*``: all."""
     items = node.elts if isinstance(node, ast.Tuple) else [node]
-    names = [ast.unparse(item).rpartition(".")[2] if item is not None else "*" for item in items]
-    return ["*" if name in ("Exception", "BaseException") else name for name in names]
+    caught = [ast.unparse(item).rpartition(".")[2] if item is not None else "*" for item in items]
+    return ["*" if name in ("Exception", "BaseException") else name for name in caught]
+
+
+def _result(name: str, args: Sequence[Value]) -> Value | None:
+    """Return the value of a call without effect; None: another call."""
+    if is_in("joins_paths", name) and args:
+        texts = [text(part) or "" for part in args]
+        path = "/".join(texts).replace("//", "/", 1)
+        return Const(marks=union(args), value=path) if all(texts) else Value("?", union(args), f"path:{texts[0]}")
+    first = args[0] if args else Items()
+    if name == "builtins.len" and isinstance(first, Items) and first.exact and args:
+        return Const(marks=first.marks, value=len(first.items))
+    if (name == "builtins.next" and args) or (is_in("iterates", name) and first.call is not None):
+        return _element(first)
+    is_plain = first.call is None and not first.marks & Mark.UNKNOWN and not isinstance(first, Items)
+    is_kept = is_in("same", name) and is_plain and len(args) == 1
+    return first if is_kept or (name == "tensorflow.function" and isinstance(first, Function)) else None
+
+
+def _result_marks(call: Call) -> Mark:
+    """Return the marks of the result of a call outside the sources."""
+    name, given = call.name, union(call.everything())
+    source = names.meaning_of_name(f"{name}()")[1]
+    if source:
+        return source
+    if is_in("pure", name):
+        return given
+    if call.method in _AS_RECEIVER and call.receiver is not None:
+        return given | call.receiver.marks
+    if kind_of(call.receiver) == STRATEGY and call.method in ("run", "experimental_local_results"):
+        return Mark.LOCAL | Mark.UNKNOWN
+    reduces = re.search(r"\.(?:all_)?(?:reduce|gather)$", name) is not None
+    kept = Mark.REPLICAS | Mark.LOCAL if name.startswith("tensorflow.") and not reduces else Mark.REPLICAS
+    return Mark.UNKNOWN | (given & kept)

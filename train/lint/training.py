@@ -1,21 +1,48 @@
-"""Rules on the scope of the strategy (MW2xx), saving (MW4xx), and operations of all workers (MW5xx)."""
+"""Rules on the scope of the strategy (MW2xx), data (MW3xx), saving (MW4xx), and operations of all workers (MW5xx)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from train.lint.names import LOSS, METRIC, MODEL, OPTIMIZER, STRATEGY, keras_name, kind_of
-from train.lint.script import ERROR, WARNING, Script, Violation, argument, is_multi, rule, severity, violation
-from train.lint.values import DIFFERS, Call, Const, Guard, Items, Mark, Value, inner, text
+from train.lint.names import (
+    DATASET,
+    DISTRIBUTED,
+    LOSS,
+    METRIC,
+    MODEL,
+    OPTIMIZER,
+    STRATEGY,
+    TFDS,
+    is_in,
+    keras_name,
+    kind_of,
+)
+from train.lint.script import (
+    ERROR,
+    WARNING,
+    Chain,
+    Script,
+    Violation,
+    argument,
+    chain_of,
+    is_multi,
+    iterated,
+    rule,
+    severity,
+    violation,
+)
+from train.lint.values import DIFFERS, Call, Const, Guard, Items, Mark, Value, inner, is_none, text
 
-_COLLECTIVE = {
-    **dict.fromkeys(("fit", "fit_generator", "train_on_batch"), "fit"),
-    **dict.fromkeys(("evaluate", "test_on_batch"), "evaluate"),
-    **dict.fromkeys(("predict", "predict_on_batch"), "predict"),
-    **dict.fromkeys(("save", "save_weights", "write"), "save"),
-    **dict.fromkeys(("run", "reduce", "gather", "experimental_run_v2"), "step"),
+_STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
+_EFFECTS = {
+    "fit": ("fit", "fit_generator", "train_on_batch"),
+    "evaluate": ("evaluate", "test_on_batch"),
+    "predict": ("predict", "predict_on_batch"),
+    "save": ("save", "save_weights", "write"),
+    "step": ("run", "reduce", "gather", "experimental_run_v2"),
 }
+_COLLECTIVE = {method: effect for effect, methods in _EFFECTS.items() for method in methods}
 """Methods that all workers must call, and their effect."""
 _SAVERS = ("tensorflow.train.Checkpoint", "tensorflow.train.CheckpointManager")
 _NO_GANG = ("outside", "inside", "has_tf_config", "no_tf_config")
@@ -48,8 +75,7 @@ def _model(script: Script) -> Iterator[Violation]:
         made = call.receiver.call if call.receiver is not None else None
         late = any(strategy.order < call.order for strategy in script.multi)
         if made is not None and late and (call.replica or call.method != "__call__") and _outside(script, made):
-            where = call.location.seen_from(made.location)
-            yield violation(made, "", severity(call, ERROR), where=where)
+            yield violation(made, "", severity(call, ERROR), near=call)
 
 
 def _outside(script: Script, call: Call) -> bool:
@@ -93,6 +119,166 @@ def _reduction(script: Script) -> Iterator[Violation]:
         name = "auto" if given is None else text(given) or given.name.rpartition(".")[2].lower()
         if made is not None and not made.starred and name in ("auto", "sum_over_batch_size", "mean"):
             yield violation(made.location, method=made.method)
+
+
+# --- data: its end, and each worker's share -------------------------------------------------------------------------
+
+
+def _uses(script: Script) -> Iterator[tuple[Call, Value, str]]:
+    """Yield the data sets that models use, and the argument with the number of their batches."""
+    for call in script.of(MODEL, *_STEPS):
+        given = {"x": _STEPS[call.method]} | ({"validation_data": "validation_steps"} if call.method == "fit" else {})
+        values = ((argument(call, name), steps) for name, steps in given.items() if not call.starred)
+        yield from ((call, value, steps) for value, steps in values if value is not None)
+
+
+def _divided(script: Script) -> Iterator[tuple[Call, Chain, bool]]:
+    """Yield the data sets that TensorFlow divides among the workers, and whether they are for training."""
+    used = [(call, value, steps) for call, value, steps in _uses(script) if script.shared(call.receiver)]
+    given = [call for call in script.of(STRATEGY, "experimental_distribute_dataset") if is_multi(call.receiver)]
+    used += [(call, call.argument("dataset", 0) or Value(), "") for call in given]
+    for call, value, steps in used if script.workers > 1 else ():
+        chain = chain_of(value)
+        if chain is not None and not chain.distributed:
+            yield call, chain, steps == "steps_per_epoch"
+
+
+@rule("MW301")
+def _endless(script: Script) -> Iterator[Violation]:
+    for call, value, steps in _uses(script):
+        chain = chain_of(value)
+        if chain is not None and chain.endless and not chain.distributed and is_none(argument(call, steps)):
+            yield violation(call, "model", steps=steps)
+    for loop in script.calls("for"):
+        chain = chain_of(iterated(loop.args[0]) or loop.args[0])
+        if chain is not None and chain.endless and not loop.starred:
+            yield violation(loop.location, "loop")
+
+
+@rule("MW302")
+def _few_files(script: Script) -> Iterator[Violation]:
+    for call, chain, _ in _divided(script):
+        files, source = chain.files, chain.source
+        if files is None or files >= script.workers or chain.policy not in ("AUTO", "FILE"):
+            continue
+        read = "one file" if files == 1 else f"{files} files"
+        if script.adapt and chain.policy == "AUTO":
+            yield violation(source.location, "adapted", read=read, workers=script.workers)
+        else:
+            level = severity(call, WARNING if source.name == TFDS else ERROR)
+            yield violation(source, "files", level, read=read, files=files, workers=script.workers)
+
+
+@rule("MW303")
+def _no_files(script: Script) -> Iterator[Violation]:
+    for call, chain, _ in _divided(script):
+        has_none = chain.in_memory or chain.source.method == "from_generator"
+        if chain.policy == "FILE" and has_none and not chain.step("interleave", "flat_map"):
+            yield violation(chain.source.location, "", severity(call, ERROR), method=chain.source.method)
+
+
+@rule("MW304")
+def _undivided(script: Script) -> Iterator[Violation]:
+    for _, chain, _ in _divided(script):
+        if chain.policy == "OFF" and chain.finite and not chain.sharded:
+            yield violation(chain.source.location)
+
+
+@rule("MW305")
+def _distributed(script: Script) -> Iterator[Violation]:
+    for call, value, steps in _uses(script):
+        if kind_of(value) == DISTRIBUTED and is_none(argument(call, steps)):
+            yield violation(call, steps=steps)
+
+
+@rule("MW306")
+def _runs_out(script: Script) -> Iterator[Violation]:
+    for call in script.of(MODEL, "fit"):
+        steps, data = argument(call, "steps_per_epoch"), argument(call, "x")
+        # The number may be exact if it is unknown.
+        is_given = steps is not None and not is_none(steps) and not steps.marks & (Mark.UNKNOWN | Mark.REPLICAS)
+        if is_given and data is not None and not call.starred and _has_epochs(call):
+            makes_data = is_in("takes_input_context", data.name)
+            chain = chain_of(data.call.returned if data.call is not None and makes_data else data)
+            if chain is not None and chain.finite and not chain.step("apply", "repeat"):
+                yield violation(call, "creator" if makes_data else "pass")
+
+
+def _has_epochs(call: Call) -> bool:
+    """Return whether a training has several epochs, or may have."""
+    epochs = argument(call, "epochs")
+    return not is_none(epochs) and not (isinstance(epochs, Const) and epochs.value == 1)
+
+
+def _batches(script: Script) -> Iterator[tuple[Call, Value]]:
+    """Yield the sizes of batches for all workers together."""
+    for _, chain, trains in _divided(script):
+        call = chain.step("batch", "padded_batch")
+        size = call.argument("batch_size", 0) if call is not None and not call.starred else None
+        if trains and call is not None and size is not None and not chain.sharded and chain.policy != "OFF":
+            yield call, size
+    for call in script.trainings:
+        size = argument(call, "batch_size")
+        if size is not None and not is_none(size) and not call.starred and script.workers > 1:
+            yield call, size
+
+
+@rule("MW307")
+def _batch(script: Script) -> Iterator[Violation]:
+    for call, size in _batches(script):
+        number = size.value if isinstance(size, Const) else None
+        if number != 1 and not size.marks & (Mark.UNKNOWN | Mark.REPLICAS):
+            yield violation(call, examples="its examples" if number is None else f"{number} examples")
+
+
+@rule("MW308")
+def _rate(script: Script) -> Iterator[Violation]:
+    grows = script.together and any(size.marks & Mark.REPLICAS for _, size in _batches(script))
+    for call in script.of(MODEL, "compile") if grows else ():
+        optimizer = call.argument("optimizer", 0)
+        made = optimizer.call if optimizer is not None and script.shared(call.receiver) else None
+        if made is not None and keras_name(made.name).rpartition(".")[2] == "SGD" and not made.starred:
+            rate = made.argument("learning_rate", 0)
+            if rate is None or (isinstance(rate, Const) and not rate.marks & Mark.REPLICAS):
+                yield violation(made)
+
+
+@rule("MW309")
+def _shuffled(script: Script) -> Iterator[Violation]:
+    if script.workers < 2 or any(script.calls("set_seed", "set_random_seed")):
+        return
+    for call in script.of(DATASET, "shard"):
+        chain = chain_of(call.receiver)
+        steps = (chain.step("shuffle"), chain.source) if chain is not None else ()
+        for step in [step for step in steps if step is not None and _is_unseeded(step)][:1]:
+            yield violation(call, near=step, method=step.method)
+
+
+def _is_unseeded(call: Call) -> bool:
+    """Return whether a call shuffles in another order on each worker."""
+    if call.method not in ("shuffle", "list_files") or call.starred:
+        return False
+    given = call.argument("shuffle", 1) if call.method == "list_files" else None
+    shuffles = given is None or (isinstance(given, Const) and given.value is not False)
+    return shuffles and is_none(call.argument("seed", 1 if call.method == "shuffle" else 2))
+
+
+@rule("MW310")
+def _same_batches(script: Script) -> Iterator[Violation]:
+    for call in script.of(STRATEGY, "run") if script.together else ():
+        given = call.argument("args", 1)
+        chains = [chain_of(iterated(value)) for value in inner(given)] if isinstance(given, Items) else []
+        if any(chain and chain.finite and not chain.distributed and not chain.sharded for chain in chains):
+            yield violation(call)
+
+
+@rule("MW311")
+def _servers(script: Script) -> Iterator[Violation]:
+    for call in script.of(MODEL, "fit") if not script.multi else ():
+        made = call.receiver.call if call.receiver is not None else None
+        served = made is not None and any(scope.call in script.parameter_server for scope in made.scopes)
+        if served and not call.starred and is_none(argument(call, "steps_per_epoch")):
+            yield violation(call)
 
 
 # --- operations that all workers run together ---------------------------------------------------------------------
@@ -150,12 +336,11 @@ def _leaves(script: Script, marks: Mark) -> Iterator[tuple[Guard, Call]]:
 def _some(script: Script) -> Iterator[Violation]:
     for call, guard in _only_some(script):
         if _effect(call) != "save":
-            workers, where = _WORKERS.get(guard.meaning, "not every worker"), guard.location.seen_from(call.location)
-            yield violation(call.location, "call", method=call.method, workers=workers, where=where)
+            workers = _WORKERS.get(guard.meaning, "not every worker")
+            yield violation(call.location, "call", near=guard, method=call.method, workers=workers)
     for guard, call in _leaves(script, Mark.ROLE):
         if guard.meaning not in _NO_GANG:
-            where = call.location.seen_from(guard.location)
-            yield violation(guard.location, "loop", method=call.method, where=where)
+            yield violation(guard.location, "loop", near=call, method=call.method)
 
 
 @rule("MW502")
@@ -169,8 +354,7 @@ def _apart(script: Script) -> Iterator[Violation]:
         causes = [cause for mark, cause in chance.items() if guard.marks & mark]
         if causes and guard.number not in seen:
             seen.add(guard.number)
-            where = call.location.seen_from(guard.location)
-            yield violation(guard.location, variant, method=call.method, where=where, causes=" and ".join(causes))
+            yield violation(guard.location, variant, near=call, method=call.method, causes=" and ".join(causes))
 
 
 @rule("MW503")
@@ -193,8 +377,7 @@ def _only_the_chief(script: Script) -> Iterator[Violation]:
     for call, guard in _only_some(script):
         if _effect(call) == "save":
             savers = _SAVING_WORKERS.get(guard.meaning, "only some of the workers save")
-            where = guard.location.seen_from(call.location)
-            yield violation(call.location, method=call.method, savers=savers, where=where)
+            yield violation(call.location, near=guard, method=call.method, savers=savers)
 
 
 @rule("MW402")
@@ -249,20 +432,22 @@ def _other_directory(script: Script) -> Iterator[Violation]:
 def _nothing_saved(script: Script) -> Iterator[Violation]:
     if not script.together or not script.trace.complete or any(map(_restores, script.calls(*_RESTORES))):
         return
+    repeated = any(save.loops for save in script.of(MODEL, "save", "save_weights"))
     for call in script.trainings:
-        given, epochs = argument(call, "callbacks"), argument(call, "epochs")
-        if call.starred or epochs is None or (isinstance(epochs, Const) and epochs.value == 1):
-            continue
-        callbacks = [*given.items.values()] if isinstance(given, Items) and given.exact else []
-        kinds = [keras_name(callback.call.name) if callback.call is not None else "" for callback in callbacks]
-        unknown = given is not None and not (isinstance(given, Items) and given.exact)
-        if not unknown and all(
+        given = argument(call, "callbacks") or Items()
+        kinds = [keras_name(callback.call.name) if callback.call is not None else "" for callback in _listed(given)]
+        keeps_none = all(
             name.startswith("callbacks.") and not name.endswith(("BackupAndRestore", "LambdaCallback"))
             for name in kinds
-        ):
-            repeated = any(save.loops for save in script.of(MODEL, "save", "save_weights"))
+        )
+        is_known = isinstance(given, Items) and given.exact and not call.starred
+        if is_known and keeps_none and _has_epochs(call):
             saver = "ModelCheckpoint" if "callbacks.ModelCheckpoint" in kinds else "a callback" if repeated else ""
             yield violation(call, "unused" if saver else "none", saver=saver)
+
+
+def _listed(value: Value) -> list[Value]:
+    return [*value.items.values()] if isinstance(value, Items) else []
 
 
 def _restores(call: Call) -> bool:
@@ -291,6 +476,5 @@ def _counted_late(script: Script) -> Iterator[Violation]:
         early = [call.receiver for call in counts if call.order < save.order and save.loops[-1] in call.loops]
         for count in counts:
             if count.order > save.order and count.loops[-1:] == save.loops[-1:] and count.receiver not in early:
-                where = count.location.seen_from(save.location)
-                yield violation(save, where=where)
+                yield violation(save, near=count)
                 break

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import reduce
@@ -188,10 +189,10 @@ class Frame:
 
     def find(self, name: str) -> Value | None:
         """Return the value of a name; None if unknown."""
-        frame: Frame | None = self
-        while frame is not None and (name not in frame.names or (frame.is_class and frame is not self)):
+        frame = self.outer
+        while frame is not None and (name not in frame.names or frame.is_class):
             frame = frame.outer
-        return frame.names[name] if frame is not None else None
+        return self.names.get(name) or (frame.names[name] if frame is not None else None)
 
     def bind(self, name: str, value: Value) -> None:
         """Bind a name to a value."""
@@ -276,6 +277,7 @@ def inner(value: Value | None, depth: int = 4) -> Iterator[Value]:
 _OPPOSITES = {"chief": "not_chief", "outside": "inside", "has_tf_config": "no_tf_config"}
 _OPPOSITES |= {other: name for name, other in _OPPOSITES.items()}
 _OF_THE_JOB = ("tf_config", "task", "cluster")
+_OF_THE_TASK = ("index", "type", *_OF_THE_JOB)
 _AS_CONDITION = {"index": "not_chief", **dict.fromkeys(_OF_THE_JOB, "has_tf_config")}
 _BESIDE = {"ps", "evaluator"}  # tasks that take no part in the collective operations of the workers
 _ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -320,36 +322,24 @@ def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
     """Return `left op right`."""
     marks = left.marks | right.marks
     if isinstance(left, Const) and isinstance(right, Const) and type(op) in _ORDER:
-        try:
+        with suppress(TypeError):
             return Const(marks=marks, value=bool(_ORDER[type(op)](left.value, right.value)))
-        except TypeError:
-            return Value(marks=marks)
-    for item, other in ((left, right), (right, left)):
-        meaning = item.meaning
-        if meaning in ("index", "type", *_OF_THE_JOB) and is_none(other):
-            return Value(meaning="no_tf_config" if isinstance(op, ast.Is | ast.Eq) else "has_tf_config")
-        if meaning == "index":
-            return Value(marks=marks, meaning=_compared_index(op, other, swapped=item is right))
-        if meaning == "type":
-            return _compared_type(op, other, marks)
-    return Value(marks=marks)
-
-
-def _compared_index(op: ast.cmpop, other: Value, *, swapped: bool) -> str:
-    if not isinstance(other, Const) or other.value not in (0, "0"):
-        return ""
-    above = ast.Lt if swapped else ast.Gt
-    return "chief" if isinstance(op, ast.Eq) else "not_chief" if isinstance(op, ast.NotEq | above) else ""
-
-
-def _compared_type(op: ast.cmpop, other: Value, marks: Mark) -> Value:
-    items = [*other.items.values()] if isinstance(other, Items) and other.exact else [other]
-    names = {text(item) for item in items}
-    result = Value(marks=marks)
-    if names and names <= _BESIDE:
-        result = Value(marks=marks, meaning="outside")
-    elif names and names <= {"chief", "master"}:
-        result = Value(marks=marks, meaning="chief")
-    elif "worker" in names and None not in names:
-        result = Value(meaning="inside")
-    return negated(result) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else result
+    swapped = right.meaning in _OF_THE_TASK
+    item, other = (right, left) if swapped else (left, right)
+    if item.meaning in _OF_THE_TASK and is_none(other):
+        return Value(meaning="no_tf_config" if isinstance(op, ast.Is | ast.Eq) else "has_tf_config")
+    meaning = ""
+    if item.meaning == "index" and isinstance(other, Const) and other.value in (0, "0"):
+        above = ast.Lt if swapped else ast.Gt
+        meaning = "chief" if isinstance(op, ast.Eq) else "not_chief" if isinstance(op, ast.NotEq | above) else ""
+    elif item.meaning == "type":
+        names = {text(each) for each in (other.items.values() if isinstance(other, Items) else [other])}
+        types = {"outside": _BESIDE, "chief": {"chief", "master"}}
+        meaning = next((meaning for meaning, listed in types.items() if names and names <= listed), "")
+        result = (
+            Value(meaning="inside")
+            if "worker" in names and None not in names
+            else Value(marks=marks, meaning=meaning)
+        )
+        return negated(result) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else result
+    return Value(marks=marks, meaning=meaning)
