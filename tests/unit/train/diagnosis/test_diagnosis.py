@@ -3,71 +3,77 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.train.diagnosis.evidence import DONE, FAILED, KILLED, LOST, STARTED, E, diagnosed, raised, task
-from train.agent.protocol.records import Exit, HangInspection, Outcome, Reason, ReasonKind
+from tests.unit.train.diagnosis.evidence import FAILED, KILLED, LOST, diagnosed, raised, task
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
 from train.diagnosis.cause import diagnose
 from train.diagnosis.verdict import Cause, TaskEvidence
 
 MISTAKE = raised("ValueError: x", "task.py:4")
 VICTIM = raised(LOST, "task.py:3")
-HANDLED = "\nDuring handling of the above exception, another exception occurred:\n\n"
-CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 STEPS = "".join(f"step {i} loss 0.5\n" for i in range(20))
 
-# --- one task: its exit, its log, the cause, the place of the exception, part of the message ----------------------------
 
-ENDS_AND_LOGS = [
-    (FAILED, raised("FileNotFoundError: [Errno 2] No such file or directory: 'a.csv'", "data.py:3") + CAUSED + raised("DataError: cannot load", "task.py:9"), Cause.FILE_NOT_FOUND, "task.py:9 in main", ""),
-    (FAILED, raised("FileNotFoundError: [Errno 2] No such file or directory: 'cache'", "data.py:3") + HANDLED + raised("TypeError: bad operand", "task.py:9"), Cause.SCRIPT_EXCEPTION, "task.py:9 in main", ""),
-    (FAILED, raised(E + "OutOfRangeError: End of sequence [Op:IteratorGetNext]") + HANDLED + raised("StopIteration"), Cause.DATA_RAN_OUT, "task.py:7 in main", ""),
-    (FAILED, raised("StopIteration"), Cause.SCRIPT_EXCEPTION, "task.py:7 in main", ""),
-    # Lines of libraries within a traceback, and output after it.
-    (FAILED, 'Traceback (most recent call last):\n  File "/job/task.py", line 4, in main\nI0000 00:00:1795232285.946913   18438 coordination_service.cc:221] Initializing CoordinationService\n    go()\n2026-11-21 03:35:01.000001: W tensorflow/core/x.cc:1] something\nValueError: x\n', Cause.SCRIPT_EXCEPTION, "task.py:4 in main", ""),
-    (FAILED, MISTAKE + "Exception ignored in: <function Server.__del__ at 0x7f>\n" + raised("TypeError: 'NoneType' object is not callable", "lib.py:1") + "Exception ignored in atexit callback: <function close at 0x7f>\n" + raised("OSError: [Errno 28] No space left on device", "lib.py:2") + "wandb: run finished, Connection refused, OOM, killed\n", Cause.SCRIPT_EXCEPTION, "task.py:4 in main", ""),
-    (Exit(None, 6), MISTAKE + "terminate called without an active exception\n", Cause.SCRIPT_EXCEPTION, "task.py:4 in main", ""),
-    (FAILED, MISTAKE[10:], Cause.UNKNOWN, "", ""),
-    # Memory, only with evidence.
-    (KILLED, "step 1\n", Cause.KILLED, "", "SIGKILL"),
-    (Exit(137), "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes may have been killed\n", Cause.HOST_OUT_OF_MEMORY, "", ""),
-    (Exit(None, 6), "F0000 00:00:1795232285.946913 1 gpu.cc:1] Non-OK-status: x status: INTERNAL: failed: out of memory\n", Cause.GPU_OUT_OF_MEMORY, "", ""),
-    (Exit(None, 6), "W0000 00:00:1795232285.946913 1 bfc.cc:1] Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB. The caller indicates that this is not a failure\n", Cause.KILLED, "", ""),
-    # Signals in every form.
-    (Exit(137), "step 1\n", Cause.KILLED, "", "SIGKILL"),
-    (Exit(-9), "step 1\n", Cause.KILLED, "", "SIGKILL"),
-    (Exit(None, 15), "step 1\n", Cause.KILLED, "", "SIGTERM"),
-    (Exit(139), "step 1\n", Cause.KILLED, "", "SIGSEGV"),
-    (Exit(None, 4), "step 1\n", Cause.KILLED, "", "CPU"),
-    # The last output: a sentence of a program that exits with code 1, or the last error of a library.
-    (Exit(2), "python3: can't open file '/job/train.py': [Errno 2] No such file or directory\n", Cause.FILE_NOT_FOUND, "", ""),
-    (FAILED, "Epoch 1/2\nthis worker has no data\n", Cause.SCRIPT_EXCEPTION, "", "exited with code 1: this worker has no data"),
-    (FAILED, "Epoch 1/2\nneed at least 4 workers\n", Cause.SCRIPT_EXCEPTION, "", "exited with code 1: need at least 4 workers"),
-    (FAILED, "Epoch 1/2\nlearning_rate must be positive\n", Cause.SCRIPT_EXCEPTION, "", "exited with code 1: learning_rate"),
-    (FAILED, "Epoch 1/2\nmodel saved to /data/model\n", Cause.UNKNOWN, "", "model saved to"),
-    (FAILED, "Epoch 1/2\nstep 10 loss 1.6963\n", Cause.UNKNOWN, "", ""),
-    (Exit(3), "Epoch 1/2\nthis worker has no data\n", Cause.UNKNOWN, "", "this worker has no data"),
-    (Exit(3), "step 1\nE0000 00:00:1795232285.946913 77 loader.cc:12] decoder table is empty\n" + "-" * 40, Cause.UNKNOWN, "", "decoder table is empty"),
-    (Exit(None, 6), "step 1\nF0000 00:00:1795232285.946913 77 loader.cc:12] Check failed: n > 0\n" + "-" * 40, Cause.KILLED, "", "Check failed: n > 0"),
-    (Exit(None, 6), "step 1\nnode-a:293:765 [0] NCCL WARN Cuda failure 'invalid argument'\n" + "-" * 40, Cause.KILLED, "", "NCCL WARN Cuda failure"),
-    # Requests that were cancelled because of an earlier error.
-    (FAILED, "E1127 10:00:01.250000 140 cluster_coordinator.py:899] Start cancelling closures due to error ValueError('no rows'): no rows\n" + raised(f"{E}CancelledError: RemoteExecuteNode::RunAsync"), Cause.SCRIPT_EXCEPTION, "task.py:7 in main", "raised ValueError: no rows"),
-    (FAILED, "ERROR:tensorflow: /job:worker/task:0 encountered the following error when processing closure: ValueError():no rows\n" + raised(f"{E}CancelledError: RemoteExecuteNode::RunAsync"), Cause.SCRIPT_EXCEPTION, "task.py:7 in main", "raised ValueError: no rows"),
-    (FAILED, raised("ValueError: no rows") + "cleaning up\n" + raised(f"{E}CancelledError: RemoteExecuteNode::RunAsync"), Cause.SCRIPT_EXCEPTION, "task.py:7 in main", "raised ValueError: no rows"),
-    (FAILED, raised("asyncio.CancelledError: stopped"), Cause.SCRIPT_EXCEPTION, "task.py:7 in main", "raised CancelledError: stopped"),
-]  # fmt: skip
+@dataclass
+class Case:
+    """A job of jobs.txt: its verdict with parts of the texts, the evidence, and the task that the agents saw fail first."""
+
+    verdict: dict[str, Any]
+    tasks: list[TaskEvidence]
 
 
-@pytest.mark.parametrize(("ended", "log", "cause", "place", "text"), ENDS_AND_LOGS)
-def test_one_task_with_this_end_and_log(ended: Exit, log: str, cause: Cause, place: str, text: str) -> None:
-    verdict = diagnosed(task(0, ended, log))
-    assert (verdict.kind, verdict.traceback) == (cause, place), verdict.message
-    assert text in verdict.message
+def read_cases() -> Iterator[Case]:
+    """Read jobs.txt.
+
+    A line ``=== {"kind": …}`` begins a job, ``--- {"task": …}`` a task with its log. A line ``### title`` is for readers.
+    """
+    text = Path(__file__).with_name("jobs.txt").read_bytes().decode()
+    for job in re.split(r"^=== ", re.sub(r"^### .*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)[1:]:
+        verdict, *tasks = re.split(r"^--- (?={)", job, flags=re.MULTILINE)
+        yield Case(json.loads(verdict), [_evidence(*task.split("\n", 1)) for task in tasks])
+
+
+def _evidence(head: str, log: str) -> TaskEvidence:
+    fields = json.loads(head)
+    number = int(fields["task"].rpartition("-")[2])
+    ended = None if "exit" in fields else Exit(fields.get("code"), fields.get("signal"))
+    text, kind = fields.get("reason", ("", "other"))
+    return task(
+        number,
+        ended,
+        log,
+        exited_at=fields.get("at", 100.0 + number),
+        stopped_by_us=fields.get("ours", False),
+        port=fields.get("port", 0),
+        reason=Reason(text, ReasonKind(kind)) if text else NO_REASON,
+    )
+
+
+@pytest.mark.parametrize("case", [*read_cases()], ids=lambda case: case.verdict.get("title"))
+def test_each_job_has_its_verdict(case: Case) -> None:
+    expected = case.verdict
+    first = expected.get("first", "")
+    result = diagnosed(*case.tasks, first=first)
+    assert result.kind.value == expected["kind"], result.message
+    assert result.task == expected.get("task", result.task)
+    assert expected.get("message", "") in result.message
+    assert expected.get("hint", "") in result.hint
+    assert result.traceback == expected.get("traceback", result.traceback)
+    assert list(result.consequences) == expected.get("consequences", [*result.consequences])
+    assert diagnose(case.tasks, Outcome.SUCCEEDED, first) is None
+    assert diagnose(case.tasks, Outcome.CANCELLED, first) is None
 
 
 def test_a_log_cut_in_the_middle_has_a_verdict() -> None:
@@ -103,64 +109,6 @@ def test_a_redrawn_progress_bar_is_one_line(bar: str) -> None:
     drawn = "".join(bar.replace("{n}", str(number)) for number in range(1, 38))
     lines = diagnosed(task(1, KILLED, "loading the data\n" + drawn)).lines
     assert (len(lines), lines[0], "37" in lines[1]) == (2, "loading the data", True)
-
-
-# --- which task was first: evidence of tasks, the task that the agents saw first, task, cause, consequences --------------
-
-TIMED_OUT = raised(
-    E
-    + "UnavailableError: Collective ops is aborted by: recvmsg:Connection timed out\nAdditional GRPC error information from remote target /job:worker/replica:0/task:%d while calling /tensorflow.WorkerService/RecvBuf:"
-)
-HEARTBEAT = raised(E + "UnavailableError: Task /job:worker/replica:0/task:2 heartbeat timeout. This indicates")
-REGISTRATION = (
-    "Stopping the service: cluster registration failed, some tasks were never scheduled. DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0. "
-    "# of tasks that reached the barrier: 1/2.\nThe first task at the barrier: /job:worker/replica:0/task:0. Some timed out task names:\n/job:worker/replica:0/task:1\n"
-)
-LOST_CHIEF = (  # TensorFlow 2.11
-    "2023-05-25 11:10:57.934361: E tensorflow/core/x.cc:2] BaseCollectiveExecutor::StartAbort DEADLINE_EXCEEDED: Deadline Exceeded\nAdditional GRPC error information from remote target /job:worker/replica:0/task:0:\n"
-    ':{"created":"@1685013057.9","description":"Deadline Exceeded","grpc_status":4}\n2023-05-25 11:10:57.934547: F tensorflow/core/y.cc:3] Non-OK-status: Stop() status: UNIMPLEMENTED: Clean '
-    "shutdown is not currently implemented\nFatal Python error: Aborted\n\nCurrent thread 0x00007f2947732740 (most recent call first):\n"
-    + '  File "a.py", line 3 in f\n'
-    * 30
-)
-DISK = Reason("log cannot be written on worker-10: No space left on device", ReasonKind.DISK_FULL)
-FIRST = {
-    "the earliest failure": ([task(0, FAILED, MISTAKE, exited_at=150.0), task(1, FAILED, MISTAKE, exited_at=120.0)], "worker-0", "worker-1", Cause.SCRIPT_EXCEPTION, ""),
-    "the agents, if clocks cannot decide": ([task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, MISTAKE, exited_at=120.4)], "worker-1", "worker-1", Cause.SCRIPT_EXCEPTION, ""),
-    "the first, if agents report none": ([task(0, FAILED, MISTAKE, exited_at=120.0), task(1, FAILED, MISTAKE, exited_at=120.4)], "", "worker-0", Cause.SCRIPT_EXCEPTION, ""),
-    "collateral that ended first": ([task(0, FAILED, VICTIM), task(1, FAILED, MISTAKE, exited_at=110.0)], "worker-0", "worker-1", Cause.SCRIPT_EXCEPTION, "worker-0"),
-    "stopped by fleet": ([task(0, KILLED, "step 1\n", exited_at=1.0, stopped_by_us=True), task(1, Exit(3), "bye\n")], "", "worker-1", Cause.UNKNOWN, ""),
-    "failed while it cleaned up after a peer": ([task(0, FAILED, VICTIM + HANDLED + raised("RuntimeError: cannot save", "task.py:9")), task(1, KILLED)], "", "worker-1", Cause.KILLED, "worker-0"),
-    "native crash of a waiter": ([task(0, Exit(None, 11), "E0000 00:00:1795232285.946913 1 ring.cc:2] Aborting RingReduce with DEADLINE_EXCEEDED: Collective ops is aborted by: Collective has timed out during execution.\n"), task(1, KILLED, exited_at=105.0)], "", "worker-1", Cause.KILLED, "worker-0"),
-    "early exit without data": ([task(0, DONE, "WARNING:tensorflow:Your input ran out of data; interrupting training. Make sure that your dataset\n"), task(1, FAILED, VICTIM)], "", "worker-0", Cause.DATA_RAN_OUT, "worker-1"),
-    "lost its chief": ([task(1, Exit(None, 6), LOST_CHIEF)], "", "worker-0", Cause.PEER_UNREACHABLE, "worker-1"),
-    "the first remote target": ([task(0, FAILED, TIMED_OUT % 2), task(1, FAILED, TIMED_OUT % 2), task(2, FAILED, TIMED_OUT % 1)], "", "worker-2", Cause.PEER_UNREACHABLE, "worker-0 worker-1"),
-    "heartbeat of TensorFlow 2.15": ([task(0, FAILED, HEARTBEAT), task(1, FAILED, HEARTBEAT), task(2, KILLED, stopped_by_us=True, exited_at=130.0)], "", "worker-2", Cause.PEER_UNREACHABLE, "worker-0 worker-1"),
-    "two that lost each other": ([task(0, FAILED, raised(E + "UnavailableError: Collective ops is aborted by: The following tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\nThe tasks have crashed.")), task(1, FAILED, raised(E + "DeadlineExceededError: Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"))], "", "", Cause.PEER_UNREACHABLE, "worker-0 worker-1"),
-    "a chief that never joined": ([task(1, FAILED, raised(E + "DeadlineExceededError: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/RegisterTask"))], "", "worker-0", Cause.PEER_NEVER_STARTED, "worker-1"),
-    "a peer that never registered": ([task(0, FAILED, STARTED + REGISTRATION), task(1, None, stopped_by_us=True)], "", "worker-1", Cause.PEER_NEVER_STARTED, "worker-0"),
-    "a peer that never registered, in a log line": ([task(0, Exit(None, 6), STARTED + "E0000 00:00:1795232285.946913 1 coordination_service.cc:900] " + REGISTRATION), task(1, None, stopped_by_us=True)], "", "worker-1", Cause.PEER_NEVER_STARTED, "worker-0"),
-    "a waiting session of TensorFlow 1": ([task(0, KILLED, "2019-01-01 00:00:01.000000: I tensorflow/core/x.cc:2] CreateSession still waiting for response from worker: /job:worker/replica:0/task:1\n" * 5, stopped_by_us=True)], "", "worker-1", Cause.PEER_NEVER_STARTED, ""),
-    "an unknown reason of all": ([task(0, FAILED, raised(E + "InternalError: Collective ops is aborted by: the moon is full")), task(1, KILLED, "step 1\n", stopped_by_us=True)], "", "worker-0", Cause.UNKNOWN, ""),
-    # Reports of agents.
-    "a full disk": ([task(10, KILLED, "step 1\n", stopped_by_us=True, reason=DISK), task(1, KILLED, stopped_by_us=True)], "", "worker-10", Cause.DISK_FULL, ""),
-    "a full disk, and exit code 0": ([task(10, DONE, "step 1\n", reason=DISK)], "", "worker-10", Cause.DISK_FULL, ""),
-    "killed by the kernel": ([task(1, KILLED, "step 1\n", reason=Reason("worker-1 was killed by the kernel's OOM killer", ReasonKind.OUT_OF_MEMORY)), task(0, FAILED, VICTIM)], "", "worker-1", Cause.HOST_OUT_OF_MEMORY, "worker-0"),
-    "preempted": ([task(1, Exit(None, 15), "step 1\n", reason=Reason("worker-1 (10.0.0.3) was preempted", ReasonKind.PREEMPTED))], "", "worker-1", Cause.PREEMPTED, ""),
-    "a lost host": ([task(0, FAILED, VICTIM), task(1, None, reason=Reason("the agent of worker-1 broke off"))], "worker-1", "worker-1", Cause.UNKNOWN, "worker-0"),
-    "a text decides nothing": ([task(0, FAILED, MISTAKE), task(1, KILLED, reason=Reason("worker-0 (10.0.0.2) was lost: out of memory"))], "", "worker-0", Cause.SCRIPT_EXCEPTION, ""),
-    "nothing is known": ([task(0, None)], "worker-0", "worker-0", Cause.UNKNOWN, ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FIRST)
-def test_the_task_that_failed_first(name: str) -> None:
-    tasks, first, blamed, cause, consequences = FIRST[name]
-    verdict = diagnosed(*tasks, first=first)
-    assert (verdict.task, verdict.kind) == (blamed, cause), verdict.message
-    assert verdict.consequences == tuple(consequences.split())
-    assert diagnose(tasks, Outcome.SUCCEEDED, first) is None
-    assert diagnose(tasks, Outcome.CANCELLED, first) is None
 
 
 def test_the_same_failure_on_all_tasks_names_all() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from train.agent.protocol.records import Exit, Outcome
 from train.diagnosis.cause import diagnose
+from train.diagnosis.storage import hint
 from train.diagnosis.verdict import Cause, TaskEvidence, Verdict
 
 DNS = "[Errno -3] Temporary failure in name resolution"
@@ -124,3 +125,16 @@ def test_only_the_name_of_a_task_leads_to_addresses() -> None:
     assert failed(f"socket.gaierror: {DNS}", source=source.format("database")).hint.startswith(
         "the name is not that of"
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP response code 403 with body ''",
+        "me@example.com does not have storage.objects.get access to the Google Cloud Storage object.",
+        "the specified key does not exist: s3://bkt/a",
+        "No such object: bkt/data/a.npz when reading gs://bkt/data/a.npz",
+    ],
+)
+def test_other_errors_have_no_hint_of_cloud_storage(text: str) -> None:
+    assert hint(text, ["gs://bkt/run1"]) == ""
