@@ -125,10 +125,10 @@ class Account:
         """Return the latest prices on this computer."""
         return self.price_list.stored() if self.price_list else table()
 
-    def update_prices(self, cloud: GceOptions) -> None:
+    def update_prices(self) -> None:
         """Read the price list of Google, unless that was done today; if it does not answer, keep the prices."""
         if self.price_list:
-            self.prices = self.price_list.current(cloud)
+            self.prices = self.price_list.current()
 
     def resources(self, fleet: str | None) -> list[compute_v1.Instance]:
         """Return the instances of a fleet of this owner, or of all its fleets for None, as the API lists them."""

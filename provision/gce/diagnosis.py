@@ -174,13 +174,6 @@ class Case:
         return f"for {machine} now" if machine else f"to {self.doing}"
 
     @property
-    def violation(self) -> str:
-        """Return the filter of the audit log for the violation of a service perimeter."""
-        named = _VIOLATION.search(self.text)
-        violation = self.metadata("uid") or (named[1] if named else "")
-        return "protoPayload.metadata.vpcServiceControlsUniqueId" + (f'="{violation}"' if violation else ":*")
-
-    @property
     def localized(self) -> str:
         """Return the localized message of the details; otherwise the message of the failure."""
         messages = (mapping(detail.get("localizedMessage")).get("message") for detail in self.failure.details)
@@ -300,7 +293,6 @@ _ROLES = {
     "serviceusage.serviceUsageConsumer": ["serviceusage."],
     "iap.tunnelResourceAccessor": ["iap."],
     "browser": ["resourcemanager."],
-    "cloudkms.cryptoKeyEncrypterDecrypter": ["cloudkms."],
     "billing.viewer": ["billing."],
     "orgpolicy.policyViewer": ["orgpolicy."],
     "compute.securityAdmin": ["compute.firewalls.", "compute.networks.updatePolicy"],
@@ -398,7 +390,6 @@ _NO_PROJECT = re.compile(
     re.IGNORECASE,
 )
 _NAMED_PROJECT = re.compile(r"The resource 'projects/([^/']+)' was not found")
-_VIOLATION = re.compile(r"vpcServiceControlsUniqueIdentifier:?\s*([\w-]+)")
 
 
 def _project(case: Case) -> Diagnosis | None:
@@ -499,7 +490,6 @@ _REFUSED = re.compile(
 )
 _SUBNETWORK = re.compile(r"regions/([^/]+)/subnetworks/([^/]+)")
 _ACCOUNT = re.compile(r"service account ['\"]?([^\s'\"]+@[^\s'\"]*[^\s'\".,])")
-_KEY = re.compile(r"projects/[^/\s']+/locations/[^/\s']+/keyRings/[^/\s']+/cryptoKeys/[^/\s':]+")
 
 
 def missing_permission(
@@ -572,28 +562,6 @@ def _service_account(case: Case) -> Diagnosis | None:
     )
 
 
-def _key(case: Case) -> Diagnosis | None:
-    """Diagnose that Compute Engine may not use the Cloud KMS key of a disk.
-
-    Source: https://cloud.google.com/compute/docs/disks/customer-managed-encryption#required-roles.
-    """
-    if "Cloud KMS" not in case.text and "cloudkms." not in case.text:
-        return None
-    named = _KEY.search(case.text)
-    number = f"$(gcloud projects describe {case.project} --format='value(projectNumber)')"
-    member = f'"serviceAccount:service-{number}@compute-system.iam.gserviceaccount.com"'
-    role = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
-    group, operands = ("kms keys", [named[0]]) if named else ("projects", [case.project])
-    return Diagnosis(
-        ErrorKind.CREDENTIALS,
-        f"{case.could_not}: Compute Engine may not use the Cloud KMS key of the disks",
-        cause=case.text,
-        hint="grant its service agent the use of the key, or select an image without a key: "
-        "--image projects/PROJECT/global/images/family/FAMILY",
-        next_steps=[grant_role(group, operands, role, member)],
-    )
-
-
 _POLICY = re.compile(r"\bpolic(?:y|ies)\b|\bconstraints?\b", re.IGNORECASE)
 _DENIED = re.compile(r"denied by (?:custom )?org(?:anization)? polic", re.IGNORECASE)
 
@@ -635,18 +603,17 @@ _DESCRIBE = "gcloud org-policies describe {c.constraint} --project {c.project} -
 _REJECTED = "{c.could_not}: Compute Engine rejected the request"
 
 
-def _policy(name: str, message: str, hint: str, about: str = "", **rest: Any) -> Rule:
+def _policy(name: str, message: str, hint: str, **rest: Any) -> Rule:
     """Return the row for a constraint of an organization policy; a managed one of the same name forbids the same.
 
     Args:
         name: The constraint, without the mark of managed ones.
         message: What the policy requires or forbids.
         hint: Hint of the diagnosis.
-        about: Part of the failure's message, without which the row does not apply.
         rest: Other attributes of the row.
     """
     message = f"{{c.could_not}}: the policy {{c.constraint}} {message}"
-    matches = lambda c: c.constraint.replace(".managed.", ".") == name and about in c.text  # noqa: E731
+    matches = lambda c: c.constraint.replace(".managed.", ".") == name  # noqa: E731
     return Rule(_USAGE, message, when=matches, hint=hint, **rest)
 
 
@@ -680,17 +647,6 @@ _RULES: tuple[Diagnose, ...] = (
         hint="on a Compute Engine instance, stop it and give it the scope cloud-platform with "
         "'gcloud compute instances set-service-account', or log in as yourself", next_steps=(_LOGIN,)),
     # The project. A missing quota project is also reported as a disabled API: of the project of gcloud itself.
-    Rule(_CREDENTIALS,
-        "{c.could_not}: VPC Service Controls protect project {c.project} from calls of this computer",
-        codes="SECURITY_POLICY_VIOLATED", text="vpcServiceControlsUniqueIdentifier|violates VPC Service Controls"
-        "|prohibited by organization'?s policy",
-        hint="run fleet on a computer in the service perimeter, or ask an administrator of the perimeter to admit "
-        "this account and address; the audit log names the rule",
-        next_steps=("gcloud logging read {c.violation} --project {c.project} --freshness 1d",)),
-    Rule(_MISSING, "Google has suspended project {c.project}", codes="CONSUMER_SUSPENDED",
-        text=r"\bConsumer '[^']+' has been suspended|\bproject \S+ (?:is|has been) suspended",
-        hint="its owners can appeal at https://console.cloud.google.com/home/dashboard?project={c.project}; "
-        "until then, select another project: --project ID", next_steps=("gcloud projects list",)),
     Rule(_MISSING, "project {c.project} has no billing account, which Compute Engine requires",
         codes="BILLING_DISABLED billingNotEnabled billingDisabled UREQ_PROJECT_BILLING_NOT_FOUND accountDisabled",
         text=r"requires billing to be enabled|has billing disabled|billing (?:is|has been) (?:disabled|not enabled)"
@@ -721,14 +677,9 @@ _RULES: tuple[Diagnose, ...] = (
     _policy("compute.disableGuestAttributesAccess",
         "disables guest attributes, from which the SSH host keys of the instances are read", _ALLOW,
         next_steps=(_LIFT,)),
-    _policy("compute.trustedImageProjects", "does not allow images of this project",
-        f"select an allowed image: {_IMAGE}", next_steps=(_DESCRIBE,)),
     _policy("compute.requireShieldedVm",
         "requires Secure Boot, which is off because the NVIDIA driver of the images does not load with it", _ALLOW,
-        about="Secure Boot", next_steps=(_LIFT,)),
-    _policy("compute.requireShieldedVm", "requires an image that supports Shielded VM",
-        f"select such an image: {_IMAGE}", next_steps=(
-        "gcloud compute images list --project {c.project} --filter guestOsFeatures.type:UEFI_COMPATIBLE",)),
+        next_steps=(_LIFT,)),
     _policy("gcp.resourceLocations", "does not allow resources in this location",
         "select an allowed region: --zone REGION", scope=Scope.REGION, next_steps=(_DESCRIBE,)),
     Rule(_USAGE, "{c.could_not}: the organization policy {c.constraint} forbids it in project {c.project}",
@@ -742,7 +693,6 @@ _RULES: tuple[Diagnose, ...] = (
         hint="select an existing account with --service-account, or remove --scopes to use none",
         next_steps=("gcloud iam service-accounts list --project {c.project}",)),
     _service_account,
-    _key,
     # Quotas and capacity.
     _is_global_quota,
     _quota,

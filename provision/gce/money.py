@@ -224,7 +224,7 @@ def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
     api, cloud = account.api, fleet.cloud
     calls: list[Callable[[], Any]] = [
         lambda: accounts.check_given(account, cloud) if count else None,  # before what the account may do
-        lambda: account.update_prices(cloud),
+        account.update_prices,
         api.get_project,
         api.regions,
         lambda: account.resources(fleet.name),

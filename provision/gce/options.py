@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from ipaddress import ip_address
 from typing import ClassVar
@@ -422,27 +421,8 @@ def check_login(name: str) -> None:
 
 
 _SCOPES = "https://www.googleapis.com/auth/"
-_KNOWN = frozenset(
-    {
-        *("bigquery", "bigquery.insertdata", "bigquery.readonly", "bigtable.admin", "bigtable.data"),
-        *("cloud-platform", "cloud-platform.read-only", "cloudkms", "cloudruntimeconfig", "cloud_debugger"),
-        *("compute", "compute.readonly", "datastore"),
-        *("devstorage.full_control", "devstorage.read_only", "devstorage.read_write"),
-        *("drive", "drive.readonly", "firebase", "logging.admin", "logging.read", "logging.write", "monitoring"),
-        *("monitoring.read", "monitoring.write", "ndev.clouddns.readonly", "ndev.clouddns.readwrite", "pubsub"),
-        *("service.management", "service.management.readonly", "servicecontrol", "source.full_control"),
-        *("source.read_only", "source.read_write", "spanner.admin", "spanner.data", "spreadsheets"),
-        *("spreadsheets.readonly", "sqlservice.admin", "taskqueue", "trace.append", "trace.readonly"),
-        *("userinfo.email", "userinfo.profile"),
-    }
-)
-"""Scopes that may be given without their beginning: https://developers.google.com/identity/protocols/oauth2/scopes."""
-_OF_GCLOUD = {
-    "storage-full": "devstorage.full_control",
-    "storage-ro": "devstorage.read_only",
-    "storage-rw": "devstorage.read_write",
-}
-_URL = re.compile(r"https://[!-~]+", re.ASCII)
+_SCOPE = re.compile(r"https://[!-~]+|[a-z_-]+(?:[.][a-z_]+)*", re.ASCII)
+"""A scope, or the end of a scope of Google: https://developers.google.com/identity/protocols/oauth2/scopes."""
 _LIST = ("gcloud", "iam", "service-accounts", "list")
 
 
@@ -450,18 +430,11 @@ def complete_scopes(scopes: Sequence[str]) -> tuple[str, ...]:
     """Return OAuth scopes as URLs.
 
     Raises:
-        InvalidOptionError: a scope is unknown and not a URL.
+        InvalidOptionError: a scope does not have the form of one.
     """
-    for scope in scopes:
-        if scope not in _KNOWN and not _URL.fullmatch(scope):
-            near = _OF_GCLOUD.get(scope) or next(iter(get_close_matches(scope, sorted(_KNOWN), n=1)), "")
-            meant = dict.fromkeys(near if other == scope else other for other in scopes)
-            raise InvalidOptionError(
-                f"--scopes {scope!r} is not a known OAuth scope, such as devstorage.read_only; others are given as "
-                f"URLs, {_SCOPES}...",
-                {"--scopes": ",".join(filter(None, meant)) or None},
-            )
-    return tuple(_SCOPES + scope if scope in _KNOWN else scope for scope in scopes)
+    message = "is not an OAuth scope, such as devstorage.read_only; others are given as URLs"
+    refuse((not _SCOPE.fullmatch(each), f"--scopes {each!r} {message}", {"--scopes": None}) for each in scopes)
+    return tuple(scope if ":" in scope else _SCOPES + scope for scope in scopes)
 
 
 def check_account(cloud: GceOptions) -> None:

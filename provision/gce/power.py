@@ -17,17 +17,14 @@ from provision.gce.api.resources import (
     DISCARD_LOCAL_SSDS,
     RESTARTS,
     SCRATCH,
-    STARTUP,
     deadlines,
     items_of,
     limit_run,
     metadata,
     our_name,
     restarts,
-    runs_scripts,
     scripts,
     seconds,
-    startup_script,
     zone_of,
 )
 from provision.gce.catalog.gpus import FLEX_START
@@ -127,19 +124,8 @@ def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[comput
 
     Raises:
         ApiError: a call failed.
-        ProviderError: instances run a startup script of an older version; their metadata have the current one.
     """
-    outdated = [resource for resource in targets if not runs_scripts(items_of(resource).get(STARTUP, ""), cloud)]
-    items = {**scripts(cloud), **({STARTUP: startup_script()} if outdated else {})}
-    set_items(account, targets, items, "changing the scripts")
-    if outdated:
-        raise ProviderError(
-            ErrorKind.MISSING,
-            f"{', '.join(map(our_name, outdated))} did not begin {' and '.join(cloud.root_scripts)}: "
-            "the startup script is of an older version of fleet",
-            hint="the new one is set; it begins at the next boot, or now by the command below",
-            next_steps=[("fleet", "exec", "--", "sudo", "google_metadata_script_runner", "startup"), ("fleet", "up")],
-        )
+    set_items(account, targets, scripts(cloud), "changing the scripts")
 
 
 def confirmed(account: Account, targets: Sequence[compute_v1.Instance], attribute: str, value: str) -> bool:

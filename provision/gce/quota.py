@@ -56,7 +56,7 @@ def amount_of(metric: str, cloud: GceOptions, count: int) -> float:
     return next((need.amount for need in _needs(cloud, count) if metric in need.metrics), 0.0)
 
 
-def _needs(cloud: GceOptions, count: int, *, strict: bool = False) -> Iterator[_Need]:
+def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
     """Yield the needs of `count` instances, starting with the quota that is missing most often."""
     preemptible = cloud.spot or cloud.flex_start
 
@@ -68,12 +68,7 @@ def _needs(cloud: GceOptions, count: int, *, strict: bool = False) -> Iterator[_
         gpu = gpu_of(cloud)
         if gpu is not None:
             amount, special = cloud.gpus * count, f"PREEMPTIBLE_{gpu.quota}"
-            if not is_temporary(cloud):
-                yield either(special, gpu.quota, amount)
-            elif strict:
-                yield _Need((special, gpu.quota), amount, is_preemptible=True)
-            else:
-                yield _Need((gpu.quota, special), amount)
+            yield (_Need((gpu.quota, special), amount) if is_temporary(cloud) else either(special, gpu.quota, amount))
     machine_type = cloud.machine_type or DEFAULT_MACHINE_TYPE
     processors = cpus(machine_type)
     if processors:
@@ -129,7 +124,7 @@ class Quotas:
         for problem in self.problems(cloud, count, region):
             raise problem
 
-    def problems(self, cloud: GceOptions, count: int, region: str, *, strict: bool = False) -> list[Diagnosis]:
+    def problems(self, cloud: GceOptions, count: int, region: str) -> list[Diagnosis]:
         """Return the quotas that have no room for `count` more instances in a region.
 
         A quota that Compute Engine does not list is assumed to have room; if it has none, the creation fails later.
@@ -138,11 +133,8 @@ class Quotas:
             cloud: Options of the instances, resolved.
             count: Number of instances to create.
             region: Name of the region.
-            strict: GPUs of instances that are deleted within a week count as preemptible, which Google does not
-                document.
         """
-        needs = _needs(cloud, count, strict=strict)
-        problems = [problem for need in needs if (problem := self._problem(need, region)) is not None]
+        problems = [problem for need in _needs(cloud, count) if (problem := self._problem(need, region)) is not None]
         for problem in problems:
             if problem.metric == "SSD_TOTAL_GB" and PD_STANDARD in series_of(cloud.machine_type).disks:
                 problem.again = {"--disk-type": PD_STANDARD}

@@ -220,7 +220,7 @@ def _unknown_machine_type(api: Api, cloud: GceOptions) -> ProviderError:
     zones_of = _zones_of(api.regions())
     zone = next(zone for place in (*cloud.zones, *zones_of) for zone in zones_of.get(place, [place]))
     valid = api.machine_type_names(zone)
-    near = _nearest_size(cloud.machine_type, valid) or _nearest(cloud.machine_type, valid)
+    near = _nearest(cloud.machine_type, valid)
     return ProviderError(
         ErrorKind.USAGE,
         f"Compute Engine has no machine type {cloud.machine_type!r}",
@@ -233,15 +233,6 @@ def _unknown_machine_type(api: Api, cloud: GceOptions) -> ProviderError:
 def _zones_of(regions: Sequence[compute_v1.Region]) -> dict[str, list[str]]:
     """Return the zones by region."""
     return {region.name: [last(url) for url in region.zones] for region in regions}
-
-
-def _nearest_size(name: str, valid: Iterable[str]) -> str:
-    """Return the machine type of the same series with the nearest number of vCPUs; empty if there is none."""
-    series, _, size = name.rpartition("-")
-    sizes = [other for kind, _, other in (each.rpartition("-") for each in valid) if kind == series]
-    if not size.isdecimal() or not (numbers := [int(other) for other in sizes if other.isdecimal()]):
-        return ""
-    return f"{series}-{min(numbers, key=lambda number: (abs(number - int(size)), number))}"
 
 
 def _nearest(name: str, valid: Collection[str]) -> str:

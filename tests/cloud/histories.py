@@ -156,8 +156,6 @@ class History:
         self.unprepared = False
         self.kept: dict[str, tuple[str, str]] = {}  # ids and addresses of the instances that must not be lost
         self.promised: dict[str, str] = {}  # ids of the instances of a complete fleet, whose disks must not be lost
-        self.objects: dict[str, set[str]] = {}  # by bucket
-        self.policies: list[dict[str, list[str]]] = []
         self.rules: list[Rule] = []  # the faults of the last command
         self.delayed = Delayed()
         self.is_disturbed = False  # something ended or began during the last command

@@ -56,41 +56,12 @@ def test_missing_credentials_are_reported_with_the_command_that_creates_them(cal
     assert "gcloud auth application-default login" in doctor.text + doctor.err
 
 
-def test_the_key_of_a_service_account_is_used(caller: Program, emulator: Emulator) -> None:
-    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
-    assert "us-central1-a" in caller.run("up", "--gpu", "t4", "--dry-run", env=env).text
-
-
 def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
     ran = caller.run(*UP, env=env, code=10)
     assert "gcloud auth application-default login" in ran.err
     assert "PRIVATE KEY" not in ran.err + ran.text
-
-
-@pytest.mark.parametrize(
-    ("kind", "code", "advice"),
-    [
-        ("401", 10, "gcloud auth application-default login"),
-        ("403-disabled", 14, "gcloud services enable compute.googleapis.com --project proj-1"),
-        ("403-forbidden", 10, "gcloud projects add-iam-policy-binding proj-1"),
-        ("412", 2, "--iap"),
-    ],
-)
-def test_a_refused_call_is_reported_with_the_command_that_fixes_it(
-    caller: Program, emulator: Emulator, kind: str, code: int, advice: str
-) -> None:
-    match = "compute.*bulkInsert" if kind == "412" else "compute.*"
-    emulator.faults.add(kind, match, times=0)
-    assert advice in caller.run(*UP, code=code).err
-    assert held(emulator) == []
-
-
-def test_a_project_of_another_user_is_refused(caller: Program, emulator: Emulator) -> None:
-    ran = caller.run("up", "--gpu", "t4", "--project", "not-mine", "--yes", code=2)
-    assert "not-mine" in ran.err
-    assert held(emulator) == []
 
 
 def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Program, emulator: Emulator) -> None:

@@ -86,19 +86,3 @@ def test_rules_that_cannot_be_read_stop_nothing(emulator: Emulator, make: Make) 
     assert finding.ok is None
     assert "could not check the firewall: these credentials lack the permission compute.networks" in finding.message
     assert "--role roles/compute.networkViewer" in command_lines(finding)
-
-
-def test_a_rule_with_a_lower_precedence_changes_nothing(emulator: Emulator, make: Make) -> None:
-    deny(emulator, EVERYWHERE, priority=1001)
-    provider, spec = make()
-    provider.quote(spec, NAMES)
-    provider.create(spec, NAMES, lambda *_: None)
-    assert provider.open_ssh(spec).denied_by == ""
-    [instance, _] = emulator.cloud.instances.values()
-    assert emulator.cloud.admits(instance, "127.0.0.1", 22)
-    deny_first = {**emulator.cloud.firewalls["closed"], "name": "first", "priority": 1}
-    emulator.cloud.firewalls["first"] = deny_first
-    emulator.cloud.change_firewall()
-    assert not emulator.cloud.admits(instance, "127.0.0.1", 22)
-    assert provider.open_ssh(spec).denied_by == "firewall rule first denies SSH from 127.0.0.1"
-    assert provider.delete_fleet("demo", lambda *_: None) == []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fleet.errors import CapacityError, FleetError, UsageError
+from fleet.errors import CapacityError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
 from provision.gce.api.resources import seconds
 from provision.model import InstanceState
@@ -85,22 +84,6 @@ def test_the_request_waits_until_there_is_capacity_for_all(customer: Customer) -
     assert customer.statuses() == ["RUNNING", "RUNNING"]
 
 
-def test_the_quote_names_the_zone_in_which_the_request_waits(customer: Customer) -> None:
-    for metric in ("NVIDIA_T4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS"):
-        customer.emulator.set_quota(metric, 1, "us-central1")
-    customer.emulator.set_capacity("us-west4-a", 0)
-
-    def free() -> None:
-        customer.emulator.set_capacity("us-west4-a", 2)
-
-    sink = customer.up(Watch(free), zones=(ZONE, "us-west4-a"), wait_s=3600)
-    [quoted] = sink.of(Quoted)
-    assert [note.partition(" for up to")[0] for note in quoted.notes if "waits in" in note] == [
-        "without capacity, the request waits in us-west4-a"
-    ]
-    assert {event.zone for event in sink.of(ZoneTried) if "in the queue" in event.step} == {"us-west4-a"}
-
-
 @pytest.mark.parametrize("max_cost_usd", [0.0, 2.0])
 def test_jobs_end_before_the_deletion_however_long_the_request_waited(
     customer: Customer, max_cost_usd: float
@@ -175,24 +158,3 @@ def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:
     customer.up()
     with pytest.raises(UsageError, match="the deletion time of Flex-start VMs cannot be changed"):
         customer.extend(3600.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"spot": True}, "--spot and --flex-start exclude each other"),
-        ({"wait_s": 60}, "queues requests for 90 s to 2 h, not for 1m"),
-        ({"wait_s": 7201}, "queues requests for 90 s to 2 h"),
-        ({"max_duration_s": 0}, "run for 10 minutes to 7 days"),
-        ({"max_duration_s": 8 * 24 * 3600}, "run for 10 minutes to 7 days"),
-        ({"flex_start": False, "wait_s": 600}, "--wait requires --flex-start"),
-        ({"gpu": ""}, "n1-standard-4 is not available as a Flex-start VM"),
-        ({"gpu": "", "machine_type": "c4-standard-4"}, "c4-standard-4 is not available as a Flex-start VM"),
-    ],
-)
-def test_impossible_requests_are_refused_before_any_call(
-    customer: Customer, values: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(FleetError, match=words):
-        customer.up(**values)
-    assert customer.emulator.state()["calls"] == {}

@@ -68,12 +68,9 @@ def test_a_refused_question_leaves_the_account_unknown(emulator: Emulator, monke
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        ("", "is not a valid json file"),
         ("\x00\xff", "is not a valid json file"),
         ("[]", "the file does not have the form of credentials"),
-        ("{}", "does not have a valid type"),
         ('{"type": "authorized_user"}', "Failed to load authorized user credentials from"),
-        ('{"type": "service_account", "private_key": 5}', ""),
         ('{"type": "service_account", "client_email": "a", "token_uri": "b", "private_key": "s3cr3t"}', ""),
     ],
 )
@@ -154,16 +151,3 @@ def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, c
         needed = emulator.api.needed - OPTIONAL
         assert sorted(needed) == sorted(needed & set(permissions(used, "proj-1")))
         assert emulator.state()["violations"] == []
-
-
-def test_permissions_of_other_projects_are_not_checked_in_this_project() -> None:
-    shared = resolved(
-        GceOptions(network="projects/host-proj/global/networks/n", image="projects/proj-1/global/images/i")
-    )
-    checked = permissions(shared, "proj-1")
-    assert not [
-        permission for permission in checked if "firewalls.create" in permission or "subnetworks" in permission
-    ]
-    assert {"compute.images.get", "compute.images.useReadOnly"} <= {*checked}
-    default = permissions(resolved(GceOptions()), "proj-1")
-    assert [permission for permission in default if ".images." in permission] == ["compute.images.list"]

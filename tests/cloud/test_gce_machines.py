@@ -15,14 +15,12 @@ from fleet.errors import QuotaError, UsageError
 from fleet.fleets.plan import GPU_PACKAGES, UpRequest
 from fleet.state import Store
 from provision.gce.api.client import from_json
-from provision.gce.api.prices import table
 from provision.gce.api.resources import cloud_of
 from provision.gce.catalog.gpus import GPUS
-from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, UNKNOWN, cpus, has_gpus, refusal, resolved, series_of
+from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, has_gpus, refusal, resolved
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
-from provision.provider import ProviderError
 from tests.cloud.conftest import Make
 from tests.cloud.customer import FLEET, QUICK, Customer, Quiet, patched
 from tests.emulator import Emulator
@@ -99,11 +97,6 @@ def test_impossible_requests_are_refused_before_any_call(
     assert user.emulator.state()["calls"] == {}
 
 
-def test_an_unknown_gpu_is_refused_with_the_closest_name(user: Customer) -> None:
-    with pytest.raises(UsageError, match="did you mean h200"):
-        made(user, gpu="h20")
-
-
 @pytest.mark.parametrize("short", sorted(GPUS))
 def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(user: Customer, short: str) -> None:
     for spot in (False, True):
@@ -126,16 +119,6 @@ def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(us
             assert (has_gpus(cloud), cloud.image) == (True, GPU_IMAGE)
 
 
-def test_google_images_with_open_kernel_modules_are_refused_for_older_gpus() -> None:
-    for family in ("common-cu129-ubuntu-2204-nvidia-580", "pytorch-2-9-cu129-ubuntu-2204-nvidia-570-v20260408"):
-        image = f"projects/deeplearning-platform-release/global/images/family/{family}"
-        refused = refusal(resolved(GceOptions(gpu="v100", image=image)))
-        assert refused is not None
-        assert family in refused.message
-    image = "projects/deeplearning-platform-release/global/images/family/common-cu124-debian-11-nvidia-550"
-    assert refusal(resolved(GceOptions(gpu="v100", image=image))) is None
-
-
 ONE_OF_EACH_SERIES = sorted({name.rpartition("-")[0]: name for name in MACHINE_TYPES}.values())
 
 
@@ -151,17 +134,6 @@ def test_each_series_is_created_or_refused_before_anything_is_paid(user: Custome
     [instance] = user.emulator.cloud.instances.values()
     [interface] = instance.body["networkInterfaces"]
     assert (interface["nicType"] == "GVNIC") == MACHINE_TYPES[machine_type].series.gvnic
-
-
-@pytest.mark.parametrize("machine_type", ONE_OF_EACH_SERIES)
-def test_flex_start_is_refused_for_machine_types_that_are_not_sold_so(machine_type: str) -> None:
-    machine = MACHINE_TYPES[machine_type]
-    refused = refusal(resolved(GceOptions(machine_type=machine_type, flex_start=True)))
-    if series_of(machine_type) is UNKNOWN and not machine_type.startswith("ct6e-"):
-        assert refused is None  # Compute Engine decides
-        return
-    is_sold = "FLEX_START" in machine.series.models and machine.family != "n1"
-    assert (refused is None) == is_sold
 
 
 @pytest.mark.parametrize("machine_type", ["c4a-standard-4", "n9a-standard-4"])
@@ -203,30 +175,6 @@ def test_a_small_quota_for_solid_state_disks_advises_a_disk_type(user: Customer)
     made(user, disk_type="pd-standard")
     [disk] = user.emulator.cloud.disks.values()
     assert disk["type"].endswith("/pd-standard")
-
-
-def test_a_small_quota_for_disks_advises_no_type_that_the_machine_type_lacks(user: Customer) -> None:
-    user.emulator.set_quota("SSD_TOTAL_GB", 50)
-    with pytest.raises(QuotaError, match="SSD_TOTAL_GB") as refusal:
-        made(user, machine_type="c3-standard-4")
-    assert repetition(refusal.value) is None
-
-
-@pytest.mark.parametrize("machine_type", ["a4-highgpu-8g", "g4-standard-48", "a3-ultragpu-8g", "n4-standard-4"])
-def test_a_disk_type_that_the_machine_type_does_not_support_is_refused(user: Customer, machine_type: str) -> None:
-    with pytest.raises(UsageError, match=r"cannot boot from a disk of type 'pd-balanced'"):
-        made(user, machine_type=machine_type, spot=True, disk_type="pd-balanced")
-    assert user.emulator.state()["calls"] == {}
-    assert resolved(GceOptions(machine_type=machine_type)).disk_type == "hyperdisk-balanced"
-    assert resolved(GceOptions()).disk_type == "pd-balanced"
-
-
-def test_zones_that_already_failed_are_not_tried_again(user: Customer) -> None:
-    # First one zone, then the rest of its region.
-    user.emulator.faults.add("stockout", "compute.instances.bulkInsert", zone="us-central1-a")
-    made(user, gpu="t4", zones=("us-central1-a", "us-central1"))
-    [instance] = user.emulator.cloud.instances.values()
-    assert instance.blueprint.zone != "us-central1-a"
 
 
 ZONE = "us-central1-a"
@@ -279,42 +227,6 @@ def test_a_fleet_with_local_ssds_is_extended(
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
-def test_the_numbers_of_local_ssds_are_those_that_compute_engine_accepts() -> None:
-    for name, machine in MACHINE_TYPES.items():
-        counts = series_of(name).local_ssd_counts(cpus(name) or 0)
-        assert (name, (0, *counts)) == (name, machine.local_ssd_counts)
-
-
-def test_compute_engine_refuses_other_numbers(emulator: Emulator, tmp_path: Path) -> None:
-    with pytest.raises(ProviderError) as refused:
-        rented(emulator, tmp_path, local_ssds=9)
-    assert "type n1-standard-4 should be one of [0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 24]" in refused.value.cause
-    assert emulator.state()["instances"] == []
-
-
-def test_instances_that_stop_at_the_end_of_their_lifetime_discard_local_ssds(
-    emulator: Emulator, tmp_path: Path
-) -> None:
-    provider, _ = rented(emulator, tmp_path, gpu="t4", local_ssds=1, unattended=True, spot=True, max_duration_s=0)
-    provider.extend(provider.list("demo"), 3600, lambda *_: None)
-    extended = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
-    assert provider.delete_fleet("demo", lambda *_: None) == []
-    rented(emulator, tmp_path / "other", gpu="t4", local_ssds=1, unattended=True)
-    created = [instance.blueprint.scheduling for instance in emulator.cloud.instances.values()]
-    for scheduling in (*extended, *created):
-        assert scheduling["instanceTerminationAction"] == "STOP"
-        assert scheduling["onInstanceStopAction"] == {"discardLocalSsd": True}
-
-
-def test_local_ssds_are_paid_while_the_instance_runs() -> None:
-    plain = table().price(resolved(GceOptions(gpu="t4")), ZONE)
-    price = table().price(resolved(GceOptions(gpu="t4", local_ssds=2)), ZONE)
-    assert plain is not None
-    assert price is not None
-    assert price.usd_h - plain.usd_h == pytest.approx(2 * 375 * 0.12 / 730, abs=1e-5)
-    assert price.stopped_usd_h == plain.stopped_usd_h
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -339,22 +251,6 @@ def test_the_policy_of_a_fleet_is_created_used_and_deleted_with_it(
     assert emulator.state()["policies"] == []
 
 
-@pytest.mark.parametrize(
-    ("workers", "given"),
-    [
-        (1, {"gpu": "h100:8"}),
-        (2, {"gpu": "h100:8", "placement": "any"}),
-        (2, {"gpu": "t4"}),
-    ],
-)
-def test_other_fleets_have_no_policy(emulator: Emulator, make: Make, workers: int, given: dict[str, Any]) -> None:
-    provider, spec = make(workers, zones=("us-central1-a",), **given)
-    provider.create(spec, WORKERS[:workers], lambda *_: None)
-    assert emulator.state()["policies"] == []
-    assert not any("resourcePolicies" in each.body for each in emulator.cloud.instances.values())
-    provider.delete_fleet("demo", lambda *_: None)
-
-
 def test_a_policy_in_each_region_that_was_tried_is_deleted(emulator: Emulator, make: Make) -> None:
     emulator.faults.add("stockout", zone="us-central1-a", times=0)
     zones = ("us-central1-a", "us-west4-a")
@@ -374,16 +270,3 @@ def test_what_cannot_be_placed_is_refused_before_the_price(caller: Program, make
         resolved(GceOptions(placement="far"))
     provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
     provider.check(spec)
-
-
-def test_a_policy_in_a_region_that_does_not_answer_is_not_forgotten(emulator: Emulator, make: Make) -> None:
-    provider, spec = make(machine_type="n2-standard-4", placement="compact", zones=("us-central1-a",))
-    provider.create(spec, WORKERS, lambda *_: None)
-    emulator.set_outage("us-west4")
-    provider.delete(provider.list("demo"), lambda *_: None)
-    emulator.set_outage("us-central1")
-    with pytest.raises(ProviderError, match="us-central1 did not answer"):
-        provider.delete_fleet("demo", lambda *_: None)
-    emulator.set_outage()
-    assert provider.delete_fleet("demo", lambda *_: None) == []
-    assert emulator.state()["policies"] == []

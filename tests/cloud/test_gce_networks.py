@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fleet.state import Store
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.provider import ErrorKind, ProviderError
+from provision.provider import ProviderError
 from tests.cloud.access_modes import HOST, NETWORK
 from tests.cloud.conftest import Make
 from tests.cloud.customer import QUICK
@@ -88,18 +87,6 @@ def test_a_role_that_is_missing_in_the_host_project_is_granted_there(emulator: E
     assert command_lines(caught.value).startswith(grant)
 
 
-def test_the_rule_of_a_shared_network_follows_the_caller(
-    emulator: Emulator, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider, spec = make()
-    provider.create(spec, WORKERS, lambda *_: None)
-    monkeypatch.setenv("FLEET_ADDRESS_URL", f"{emulator.url}/emulator/address")
-    emulator.set_caller("198.51.100.7")
-    access = provider.open_ssh(spec)
-    assert (access.changed, access.before) == (True, ("127.0.0.1/32",))
-    assert ["198.51.100.7/32"] in [rule.get("sourceRanges") for rule in emulator.cloud.firewalls.values()]
-
-
 def test_existing_rules_are_used_without_permission_to_create_rules_in_the_host_project(
     emulator: Emulator, make: Make
 ) -> None:
@@ -135,13 +122,3 @@ def test_a_fleet_without_its_own_rules_changes_no_rule(emulator: Emulator, make:
     provider.create(spec, WORKERS, lambda *_: None)
     assert "--no-firewall" in provider.open_ssh(spec, make=True).note
     assert not [name for name in emulator.state()["calls"] if "firewalls" in name]
-
-
-def test_a_missing_network_is_named(make: Make) -> None:
-    provider, spec = make(network=f"projects/{HOST}/global/networks/other")
-    with pytest.raises(ProviderError, match="other"):
-        provider.quote(spec, WORKERS)
-    for network in ("projects/p/networks/n", "a/b", f"projects/{HOST}/global/networks/"):
-        with pytest.raises(ProviderError, match="is not a network") as refusal:
-            provider.check(replace(spec, options=replace(GceOptions.of(spec.options), network=network)))
-        assert refusal.value.kind is ErrorKind.USAGE

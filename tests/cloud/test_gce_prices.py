@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def test_prices_are_read_page_by_page_and_kept_for_a_day(emulator: Emulator, ask
     assert emulator.api.calls[LISTING] == 2 * calls
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', '{"format": 0}', "\udcff"])
+@pytest.mark.parametrize("content", ["{", "null", '{"format": 0}', "\udcff"])
 def test_a_damaged_file_is_ignored(ask: Ask, prices: Path, content: str) -> None:
     prices.parent.mkdir()
     prices.write_bytes(content.encode(errors="surrogateescape"))
@@ -71,24 +70,7 @@ def test_a_damaged_file_is_ignored(ask: Ask, prices: Path, content: str) -> None
     assert json.loads(prices.read_text())["rates"]
 
 
-@pytest.mark.parametrize(
-    "damage", [{"read_at": math.inf}, {"read_at": 10**400}, {"rates": [["pd-ssd", "us-central1", 10**400, 1.0]]}]
-)
-def test_numbers_that_are_too_large_are_ignored(ask: Ask, prices: Path, damage: dict[str, Any]) -> None:
-    quote = ask()
-    prices.write_text(json.dumps({**json.loads(prices.read_text()), **damage}))
-    assert ask() == quote
-
-
-def test_a_file_of_another_api_is_ignored(ask: Ask, prices: Path) -> None:
-    quote = ask()
-    kept = json.loads(prices.read_text())
-    rates = [[item, location, 1000.0, 1000.0] for item, location, *_ in kept["rates"]]
-    prices.write_text(json.dumps({**kept, "service": "https://cloudbilling.googleapis.com", "rates": rates}))
-    assert ask() == quote
-
-
-@pytest.mark.parametrize("fault", ["403-disabled", "403-forbidden", "404", "503", "reset"])
+@pytest.mark.parametrize("fault", ["403-disabled", "503"])
 def test_the_table_replaces_a_catalog_that_cannot_be_read(emulator: Emulator, ask: Ask, fault: str) -> None:
     emulator.faults.add(fault, match=LISTING, times=0)
     quote = ask()
@@ -108,16 +90,6 @@ def test_a_slow_catalog_does_not_delay_the_quote_and_serves_the_next(
     assert emulator.api.calls[LISTING] == 1
 
 
-def test_old_prices_are_better_than_older_ones_of_the_table(emulator: Emulator, ask: Ask, prices: Path) -> None:
-    quote = ask()
-    kept = json.loads(prices.read_text())
-    prices.write_text(json.dumps({**kept, "read_at": kept["read_at"] - 24 * 3600 - 1}))
-    emulator.faults.add("503", match=LISTING, times=0)
-    assert ask().offers == quote.offers
-    prices.write_text(json.dumps({**kept, "read_at": 1e9}))
-    assert ask().price_source == "the table of this program"
-
-
 @pytest.mark.parametrize("machine", ["n2-standard-4", "a3-highgpu-8g", "a4-highgpu-8g", "g4-standard-48"])
 def test_machines_that_only_the_catalog_prices_can_be_limited(ask: Ask, machine: str) -> None:
     zones = ("us-central1-b",)
@@ -125,14 +97,6 @@ def test_machines_that_only_the_catalog_prices_can_be_limited(ask: Ask, machine:
     assert usd_h is not None
     limited = ask(machine_type=machine, zones=zones, max_cost_usd=usd_h)
     assert limited.delete_after_s == pytest.approx(3600 - 90, abs=2)
-
-
-@pytest.mark.parametrize(("gpu", "has_rates"), [("a100", True), ("t4", False)])
-def test_flex_start_vms_without_prices_are_quoted_as_on_demand(ask: Ask, gpu: str, has_rates: bool) -> None:
-    quote, on_demand = ask(gpu=gpu, flex_start=True), ask(gpu=gpu)
-    assert quote.flex_start is has_rates
-    assert ("Flex-start VMs cost at most the price on demand that is shown" in quote.notes) is not has_rates
-    assert (quote.offers != on_demand.offers) is has_rates
 
 
 def test_only_a_new_fleet_reads_the_catalog(caller: Program, emulator: Emulator) -> None:

@@ -104,12 +104,9 @@ def test_spot_vms_use_the_other_quota_without_one_for_them(user: User, emulator:
 @pytest.mark.parametrize("way", ["longer", "request"])
 def test_temporary_instances_on_demand_have_two_ways_out(user: User, emulator: Emulator, way: str) -> None:
     set_quotas(emulator, 8, 1)
-    doubt = user.run("doctor", "--provider", "gce", "--gpu", "t4")
-    assert "Google may count them as preemptible: the quota PREEMPTIBLE_NVIDIA_T4_GPUS" in doubt.text
     refused = user.run(*UP, code=QUOTA)
     assert not emulator.state()["instances"]
-    longer, request = refused.steps
-    assert request in doubt.text
+    longer, _ = refused.steps
     if way == "longer":
         user.assert_up(*shlex.split(longer)[1:])
         return

@@ -140,17 +140,6 @@ def test_a_shared_reservation_that_cannot_be_read_needs_a_zone(
         assert instance.body["reservationAffinity"]["values"] == [path]
 
 
-def test_more_workers_need_room_in_the_zone_of_the_fleet(
-    emulator: Emulator, client: Client, customer: Customer
-) -> None:
-    client.reserve("r1", 2, ZONE)
-    client.reserve("r1", 8, "us-west4-a")
-    customer.up(zones=(ZONE,))
-    with pytest.raises(UsageError, match="reservation 'r1' is in us-west4-a, not in us-central1-b"):
-        customer.up(workers=3, zones=(ZONE,))
-    assert len(emulator.cloud.instances) == 2
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -83,13 +83,8 @@ def test_lists_without_partial_success_are_used(user: Customer) -> None:
     [
         ("n2-standard-4", "MIGRATE"),
         ("h3-standard-88", "TERMINATE"),
-        ("h4d-standard-192", "TERMINATE"),
         ("c3-standard-192-metal", "TERMINATE"),
-        ("z3-highmem-14-standardlssd", "MIGRATE"),
         ("z3-highmem-44-highlssd", "MIGRATE"),
-        ("z3-highmem-88-standardlssd", "MIGRATE"),
-        ("z3-highmem-88", "TERMINATE"),
-        ("z3-highmem-88-highlssd", "TERMINATE"),
         ("z3-highmem-176", "TERMINATE"),
     ],
 )

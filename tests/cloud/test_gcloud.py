@@ -23,7 +23,6 @@ from provision.provider import ProviderError
 from tests.cloud import gcloud_server
 from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
-from tests.emulator.client import Client
 from tests.next_steps import command_lines
 from tests.program import wait_for
 from tests.wire.clouds import emulator_with_guests
@@ -183,7 +182,7 @@ def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, emulator: Em
             if not finding.ok:
                 fixed.append(finding.subject)
                 gcloud.run_steps(finding)
-    assert sorted(fixed) == ["Secure Boot", "Secure Boot", "billing", "prices", "service account"]
+    assert sorted(fixed) == ["billing", "policies", "policies", "prices", "service account"]
     assert all(finding.ok for finding in provider.doctor())
 
 
@@ -202,20 +201,6 @@ def test_the_commands_of_doctor_create_what_is_missing(
         [finding] = [each for each in provider.doctor() if each.subject == subject]
         assert finding.ok is ok
         gcloud.run_steps(finding)
-
-
-def test_the_commands_of_doctor_list_reservations_and_firewall_rules(
-    gcloud: Gcloud, emulator: Emulator, tmp_path: Path
-) -> None:
-    client = Client(emulator.url)
-    client.reserve("r1", 1)
-    closed = {"name": "closed", "denied": [{"I_p_protocol": "tcp"}], "source_ranges": ["127.0.0.0/8"], "priority": 5}
-    client.change("Firewalls", "insert", firewall_resource=closed)
-    provider = checked(emulator, tmp_path, reservation="r2")
-    for subject, name in (("reservation", "r1"), ("firewall", "closed")):
-        [finding] = [each for each in provider.doctor() if each.subject == subject]
-        assert finding.ok is False
-        assert name in gcloud.run_steps(finding)
 
 
 def test_the_login_of_gcloud_is_recognized(server: Gcloud, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 
 import psutil
 import pytest
-import requests
 
 from provision.keys import KeyPair, generate_ed25519
 from provision.model import Host
@@ -27,14 +23,10 @@ from tests.emulator.client import COMMON, Client, t4
 from tests.emulator.cloud import Instance
 from tests.emulator.guests import SHARED
 from tests.program import wait_for
-from train.agent.host.facts import parse_gpus
-from train.agent.host.usage import GPU_COMMAND, parse_gpu_use
 
 pytestmark = pytest.mark.wire
 ZONE = "us-central1-a"
-INSTANCE = "/computeMetadata/v1/instance/"
 OPEN = {"name": "open", "allowed": [{"I_p_protocol": "tcp"}], "source_ranges": ["127.0.0.0/8"]}
-_NAPS = itertools.count(100_000 + os.getpid() % 10_000 * 100)
 
 
 @dataclass
@@ -138,46 +130,6 @@ def test_only_keys_of_the_metadata_log_in_and_only_their_users_become_root(
     assert (refused.returncode, refused.stderr) == (1, "sudo: a password is required\n")
 
 
-def test_the_metadata_server_describes_the_instance_and_its_preemption(boot: Boot) -> None:
-    guest = boot()
-    headers = {"Metadata-Flavor": "Google"}
-    url = f"http://{guest.read('echo $GCE_METADATA_HOST').strip()}{INSTANCE}"
-
-    def get(path: str) -> requests.Response:
-        return requests.get(url + path, headers=headers, timeout=60)
-
-    assert requests.get(f"{url}name", timeout=60).status_code == 403
-    assert get("no/such").status_code == 404
-    assert (get("name").text, get("zone").text) == ("demo-0", f"projects/proj-1/zones/{ZONE}")
-    assert get("?recursive=true").json()["maintenanceEvent"] == "NONE"
-    attribute = f"{url}guest-attributes/fleet/state"
-    assert requests.put(attribute, b"ready", headers=headers, timeout=60).status_code == 200
-    assert guest.emulated.attributes["fleet", "state"] == "ready"
-
-    wait = "preempted?wait_for_change=true&timeout_sec={}&last_etag=" + get("preempted").headers["ETag"]
-    began = time.monotonic()
-    assert get(wait.format(0.3)).text == "FALSE"
-    assert time.monotonic() - began >= 0.3
-    threading.Timer(0.2, guest.guest.report, ("preempted", "TRUE")).start()
-    assert get(wait.format(15)).text == "TRUE"
-    guest.guest.update_metadata({"fleet-name": "other"}, {})
-    assert get("attributes/fleet-name").text == "other"
-    assert requests.put(attribute, b"x", headers=headers, timeout=60).status_code == 403
-
-
-def test_power_off_ends_all_processes_and_keeps_the_disk(boot: Boot, guest_emulator: Emulator) -> None:
-    guest, client = boot(), Client(guest_emulator.url)
-    nap = f"sleep {next(_NAPS)}.25"
-    guest.read(f"echo kept > file; echo x > /tmp/x; setsid -f sh -c '{nap} & {nap}' >/dev/null 2>&1")
-    wait_for("the daemon", lambda: len(processes(nap)) >= 2)
-    key, boot_id = guest.host().host_key, guest.read("cat /proc/sys/kernel/random/boot_id")
-    client.do("demo-0", "stop")
-    assert processes(nap) == []
-    client.do("demo-0", "start")
-    assert guest.read("cat file; ls /tmp/x || true") == "kept\n"
-    assert (guest.host().host_key, guest.read("cat /proc/sys/kernel/random/boot_id") != boot_id) == (key, True)
-
-
 def test_guests_end_if_their_program_is_killed(guest_emulator: Emulator, tmp_path: Path) -> None:
     assert guest_emulator  # guests can run here
     tmp_path.chmod(0o755)
@@ -198,17 +150,6 @@ def test_guests_end_if_their_program_is_killed(guest_emulator: Emulator, tmp_pat
         finally:
             program.kill()
     wait_for("the end of the guest", lambda: not any(process.is_running() for process in guest))
-
-
-def test_gpus_are_listed_as_the_agent_reads_them(boot: Boot) -> None:
-    guest = boot(gpus=2)
-    query = "nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader,nounits"
-    listed = parse_gpus(guest.read(query))
-    assert [(gpu.name, gpu.memory_mib) for gpu in listed] == [("Tesla T4", 15360)] * 2
-    once = " ".join(word for word in GPU_COMMAND if word not in GPU_COMMAND[-2:])
-    assert [use.number for use in parse_gpu_use(guest.read(once).splitlines())] == [0, 1]
-    assert guest.run("nvidia-smi --query-gpu=nonsense --format=csv").returncode != 0
-    assert boot().run("nvidia-smi").returncode == 127  # it has no GPU
 
 
 def test_python_has_the_modules_of_ubuntu_images(boot: Boot) -> None:

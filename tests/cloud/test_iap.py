@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.model import FleetSpec
 from provision.provider import ProviderError
@@ -40,23 +32,6 @@ def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         provider.quote(spec, NAMES)
     return caught.value
-
-
-def test_a_question_of_gcloud_is_an_error_at_once(tmp_path: Path) -> None:
-    program = tmp_path / "gcloud"
-    program.write_text("#!/bin/sh\nread -r password || { echo 'ERROR: (gcloud) cannot prompt' >&2; exit 1; }\n")
-    program.chmod(0o755)
-    call = "try: hosts.access_token()\nexcept Exception as error: print(error.cause)"
-    code = f"from provision.gce.access import hosts\n{call}"
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        input="secret\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.stdout == "ERROR: (gcloud) cannot prompt\n"
 
 
 # --- the tunnel ---------------------------------------------------------------------------------------------------
@@ -106,16 +81,6 @@ def test_a_disabled_api_is_reported_if_the_caller_may_ask(emulator: Emulator, ma
     assert provider.quote(spec, NAMES).offers
 
 
-def test_a_fleet_with_external_addresses_does_not_start_gcloud(
-    emulator: Emulator, make: Make, gcloud: Gcloud
-) -> None:
-    (gcloud.directory / "gcloud").write_text("#!/bin/false\n")
-    provider, spec = make()
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url)
-    assert provider.quote(FleetSpec("demo", "gce", 2, options=cloud), NAMES).offers
-    assert command_lines(refused(provider, spec)) == "gcloud auth login"
-
-
 # --- Cloud NAT ----------------------------------------------------------------------------------------------------
 
 
@@ -129,24 +94,6 @@ def test_regions_without_cloud_nat_are_left_out_if_packages_are_downloaded(emula
     assert provider.delete_fleet("demo", lambda *_: None) == []
     regions = {offer.zone.rpartition("-")[0] for offer in provider.quote(make()[1], NAMES).offers}
     assert "us-central1" in regions
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"setup": "pip config set global.index-url https://index"},
-        {"image": "projects/debian-cloud/global/images/family/debian-12"},
-    ],
-)
-def test_what_may_have_the_packages_needs_no_cloud_nat(make: Make, options: dict[str, Any]) -> None:
-    provider, spec = make(("six",), zones=("us-west4",), **options)
-    assert provider.quote(spec, NAMES).offers
-
-
-@pytest.mark.parametrize("given", [{"index_url": "https://index.internal/simple"}, {"pip_proxy": "http://10.0.0.9"}])
-def test_an_index_in_the_network_needs_no_cloud_nat(make: Make, given: dict[str, Any]) -> None:
-    provider, spec = make(("six",), zones=("us-west4",))
-    assert provider.quote(replace(spec, **given), NAMES).offers
 
 
 def test_missing_cloud_nat_is_reported_with_the_commands_that_create_it(emulator: Emulator, make: Make) -> None:

@@ -95,16 +95,6 @@ def test_keys_of_others_stay_in_the_profile(emulator: Emulator, make: Make) -> N
     assert len(keys(emulator)) == 2
 
 
-def test_instances_without_os_login_make_no_call_to_it(emulator: Emulator, make: Make) -> None:
-    emulator.cloud.governance.disabled.add("oslogin.googleapis.com")
-    provider, spec = make()
-    provider.quote(spec, NAMES)
-    provider.create(spec, NAMES, lambda *_: None)
-    assert {host.user for host in provider.hosts(spec, provider.list("demo"))} == {"fleet"}
-    assert provider.delete_fleet("demo", lambda *_: None) == []
-    assert not [name for name in emulator.state()["calls"] if name.startswith("oslogin")]
-
-
 def test_a_missing_role_or_a_disabled_api_is_reported_before_anything_is_created(
     emulator: Emulator, make: Make
 ) -> None:

@@ -55,23 +55,11 @@ def ids(case: Case, fleet: str = "demo") -> dict[str, str]:
 # --- check ------------------------------------------------------------------------------------------------------
 
 
-def test_check_accepts_a_valid_spec_and_changes_nothing(case: Case, spec: Spec) -> None:
-    case.provider.check(spec())
-    assert case.traces() == []
-
-
 def test_check_refuses_an_impossible_spec_and_changes_nothing(case: Case) -> None:
     with pytest.raises(ProviderError) as refusal:
         case.provider.check(case.impossible)
     assert refusal.value.kind is ErrorKind.USAGE
     assert case.traces() == []
-
-
-@pytest.mark.parametrize("workers", [0, -1])
-def test_check_refuses_a_fleet_without_workers(case: Case, spec: Spec, workers: int) -> None:
-    with pytest.raises(ProviderError, match=f"at least 1 worker, not {workers}") as refusal:
-        case.provider.check(spec(workers=workers))
-    assert refusal.value.kind is ErrorKind.USAGE
 
 
 # --- create -----------------------------------------------------------------------------------------------------
@@ -166,14 +154,6 @@ def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Pope
     return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
 
 
-def test_instances_outlive_the_program_that_made_them(case: Case, spec: Spec, ssh: Ssh) -> None:
-    with other_program(case, spec(), "pass") as other:
-        assert other.wait(timeout=120) == 0
-    assert states(case) == {"worker-0": "running", "worker-1": "running"}
-    for instance in case.provider.list("demo"):
-        assert ssh.run(host_of(case, spec, instance), "true").returncode == 0
-
-
 def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec) -> None:
     step = case.first_step
     with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
@@ -186,14 +166,6 @@ def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec) -> 
 
 
 # --- quote ------------------------------------------------------------------------------------------------------
-
-
-def test_a_quote_creates_nothing(case: Case, spec: Spec) -> None:
-    quote = case.provider.quote(spec(), ["worker-0", "worker-1"])
-    assert quote.instances == 2
-    assert bool(quote.offers) == (case.options.rents)
-    assert case.provider.list() == []
-    assert case.traces() == []
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ https://cloud.google.com/storage/docs/access-control/iam-roles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -317,22 +317,20 @@ _CONTINENTS = MappingProxyType({"us": "us-", "eu": "europe-", "asia": "asia-"})
 ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 """Roles that TensorFlow needs: it also reads the properties of the bucket."""
 
-_GET, _LIST, _WRITE = {"objects.get"}, {"objects.list"}, {"objects.create", "objects.delete"}
-_BUCKET = {"buckets.get"}
-_ALL = frozenset({*_GET, *_LIST, *_WRITE, *_BUCKET})
-_PERMISSIONS: Mapping[str, Set[str]] = MappingProxyType(
+_GIVES = MappingProxyType(
     {
-        "roles/storage.admin": _ALL,
-        **dict.fromkeys(("roles/storage.objectAdmin", "roles/storage.objectUser"), _ALL - _BUCKET),
-        "roles/storage.objectViewer": _GET | _LIST,
-        "roles/storage.objectCreator": {"objects.create"},
-        **dict.fromkeys(
-            ("roles/storage.legacyBucketOwner", "roles/storage.legacyBucketWriter"), _BUCKET | _LIST | _WRITE
-        ),
-        "roles/storage.legacyBucketReader": _BUCKET | _LIST,
-        **dict.fromkeys(("roles/storage.legacyObjectOwner", "roles/storage.legacyObjectReader"), _GET),
+        "admin": "glwb",
+        "objectAdmin": "glw",
+        "objectUser": "glw",
+        "objectViewer": "gl",
+        "legacyBucketOwner": "lwb",
+        "legacyBucketWriter": "lwb",
+        "legacyBucketReader": "lb",
+        "legacyObjectOwner": "g",
+        "legacyObjectReader": "g",
     }
 )
+"""What roles of Cloud Storage give: get, list, or write objects, and get the properties of the bucket."""
 _BASIC = MappingProxyType(
     {"roles/owner": "projectOwner", "roles/editor": "projectEditor", "roles/viewer": "projectViewer"}
 )
@@ -422,10 +420,8 @@ def _can_use(email: str, project: str, of_bucket: Mapping[str, Any], of_project:
     on_project = _roles(of_project, {account})
     members = {account, "allUsers", "allAuthenticatedUsers"}
     members |= {f"{member}:{project}" for role, member in _BASIC.items() if role in on_project}
-    granted: set[str] = set()
-    for role in on_project | _roles(of_bucket, members):
-        granted |= _PERMISSIONS.get(role, frozenset())
-    return granted >= _ALL
+    roles = on_project | _roles(of_bucket, members)
+    return {letter for role in roles for letter in _GIVES.get(role.removeprefix("roles/storage."), "")} == set("glwb")
 
 
 def _roles(policy: Mapping[str, Any], members: Iterable[str]) -> set[str]:

@@ -22,7 +22,7 @@ from google.cloud import compute_v1
 
 from provision.gce.access import hosts
 from provision.gce.account import Account
-from provision.gce.api.client import ApiError
+from provision.gce.api.client import ApiError, to_json
 from provision.gce.api.resources import IAP_RANGE, firewalls
 from provision.gce.catalog.machines import ARM_IMAGE, CPU_IMAGE, GPU_IMAGE
 from provision.gce.catalog.names import Fleet, last, network_of, region_of, regions_of, subnetwork_of
@@ -161,12 +161,8 @@ def missing_nat(account: Account, cloud: GceOptions, region: str) -> ProviderErr
 
 POLICIES_FIRST = "BEFORE_CLASSIC_FIREWALL"
 """Value of a network's ``networkFirewallPolicyEnforcementOrder``."""
-_SOURCES = ("src_address_groups", "src_fqdns", "src_region_codes", "src_secure_tags", "src_threat_intelligences")
-_TARGETS = ("target_resources", "target_secure_tags", "target_service_accounts")
-_CONDITIONS = (
-    *("dest_ip_ranges", "dest_address_groups", "dest_fqdns", "dest_region_codes", "dest_threat_intelligences"),
-    *("src_networks", "src_network_context", "src_network_type", "dest_network_context", "dest_network_type"),
-)
+_SOURCES = frozenset({"srcAddressGroups", "srcFqdns", "srcRegionCodes", "srcSecureTags", "srcThreatIntelligences"})
+"""Conditions of a firewall policy that are alternatives to ranges of addresses."""
 
 
 @dataclass(frozen=True)
@@ -260,16 +256,15 @@ def _of_policy(
     """Yield the rules of a firewall policy."""
     title = policy.short_name or policy.display_name or policy.name
     for rule in policy.rules:
-        match = rule.match
-        source = _covers(match.src_ip_ranges, connection.source)
-        is_open = source is not True and any(getattr(match, name, None) for name in _SOURCES)
-        is_limited = any(getattr(match, name, None) for name in _CONDITIONS)
-        is_targeted = any(getattr(rule, name, None) for name in _TARGETS)
-        is_of_instances = getattr(rule, "target_type", "") in ("", "INSTANCES")
+        given, match = to_json(rule), to_json(rule.match)
+        source = _covers(rule.match.src_ip_ranges, connection.source)
+        others = match.keys() - {"srcIpRanges", "layer4Configs"} - (_SOURCES if source else set())
+        targets = {key for key in given if key.startswith("target")} - {"targetType"}
         parts = (
-            rule.direction == "INGRESS" and not rule.disabled and is_of_instances,
-            None if is_open or is_limited or is_targeted else source,
-            _is_port([(each.ip_protocol, each.ports) for each in match.layer4_configs], connection.port),
+            rule.direction == "INGRESS" and not rule.disabled,
+            given.get("targetType", "INSTANCES") == "INSTANCES",
+            None if others or targets else source,
+            _is_port([(each.ip_protocol, each.ports) for each in rule.match.layer4_configs], connection.port),
         )
         name = f"rule {rule.rule_name or rule.priority} of firewall policy {title}"
         yield _Rule(name, rule.priority, rule.action, _all(parts))

@@ -19,7 +19,6 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property, partial
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -207,7 +206,6 @@ class Timing:
         confirm_s: Longest time from a change of an instance's metadata until the instance has confirmed it.
         again_s: Time after which the deletion of a resource that still exists is requested again.
         prices_s: Longest wait for the price list.
-        unknown_price_s: Such time if the price of the requested machine is unknown without it.
     """
 
     first_poll_s: float = 0.25
@@ -220,8 +218,7 @@ class Timing:
     lingering_s: float = 20.0
     again_s: float = 20.0
     confirm_s: float = 45.0
-    prices_s: float = 10.0
-    unknown_price_s: float = 30.0
+    prices_s: float = 20.0
 
     def pauses(self) -> Iterator[float]:
         """Yield the intervals between polls, without end."""
@@ -471,31 +468,24 @@ class Api:
         """
         with _translated():
             _ = self.project, self._credentials  # in one thread before others start
-        left: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        futures = [Future[Any]() for _ in calls]
-        for pair in zip(futures, calls, strict=True):
-            left.put(pair)
+        futures, slots = [Future[Any]() for _ in calls], threading.BoundedSemaphore(_PARALLEL)
 
-        def work() -> None:
-            while True:
-                try:
-                    future, call = left.get_nowait()
-                except Empty:
-                    return
-                try:
-                    future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - raised again below
-                    future.set_exception(error)
+        def work(future: Future[Any], call: Callable[[], Any]) -> None:
+            with slots:
+                if future.set_running_or_notify_cancel():
+                    try:
+                        future.set_result(call())
+                    except BaseException as error:  # noqa: BLE001 - raised again below
+                        future.set_exception(error)
 
         # Daemon threads instead of a pool: after Ctrl-C, the program does not wait for them.
-        for _ in range(min(len(calls), _PARALLEL)):
-            threading.Thread(target=work, daemon=True).start()
+        for pair in zip(futures, calls, strict=True):
+            threading.Thread(target=work, args=pair, daemon=True).start()
         try:
             wait(futures)
-        finally:  # after Ctrl-C, no further call begins
-            with contextlib.suppress(Empty):
-                while True:
-                    left.get_nowait()
+        finally:
+            for future in futures:  # after Ctrl-C, no further call begins
+                future.cancel()
         return [future.result() for future in futures]
 
     def each(self, calls: Sequence[Call], *, at_once: bool = True) -> list[Json | ApiError]:

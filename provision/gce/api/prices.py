@@ -35,7 +35,7 @@ from provision.directories import make_directory, write_record
 from provision.gce.api.client import Api, ApiError, Json
 from provision.gce.catalog.gpus import FLEX_START, GPUS, SPOT, STANDARD, Series
 from provision.gce.catalog.machines import DEFAULT_MACHINE_TYPE, SERIES, cpus, default_disk_type, gpu_of
-from provision.gce.catalog.names import is_region, is_zone, region_of
+from provision.gce.catalog.names import region_of
 from provision.gce.options import LOCAL_SSD, LOCAL_SSD_GB, GceOptions
 from provision.model import Price
 from provision.provider import ProviderError
@@ -118,12 +118,6 @@ class Prices:
         items = [cloud.machine_type.rpartition("-")[0], *([gpu.accelerator] if gpu and cloud.gpus else [])]
         rates = [self._rate(item, zone) for item in (*items, *([LOCAL_SSD] if cloud.local_ssds else []))]
         return not cloud.flex_start or all(rate is not None and rate.flex_start is not None for rate in rates)
-
-    def knows(self, cloud: GceOptions) -> bool:
-        """Return whether an instance like `cloud` has a price in at least one zone."""
-        places = {place for _, place in self.rates}  # a SKU can also be of a continent, ``us``
-        zones = {*filter(is_zone, places), *(f"{region}-a" for region in filter(is_region, places))}
-        return any(self.price(cloud, zone) is not None for zone in zones)
 
     def usd_h(self, cloud: GceOptions, zone: str) -> float | None:
         """Return the estimated price of one running instance in US dollars an hour; None: unknown."""
@@ -375,19 +369,13 @@ class PriceList:
         listed = table()
         return self._prices if self._prices and self._prices.priced_at >= listed.priced_at else listed
 
-    def current(self, cloud: GceOptions) -> Prices:
-        """Return prices that are at most a day old; those of `stored` if the catalog cannot be read in time.
-
-        Args:
-            cloud: Options of the instances, resolved; if their price is unknown, the time is longer.
-        """
+    def current(self) -> Prices:
+        """Return prices that are at most a day old; those of `stored` if the catalog cannot be read in time."""
         self.stored()
         if not 0 <= time.time() - self._read_at < VALID_S:
             self._reading = Thread(target=self._read, daemon=True)
             self._reading.start()
             self._reading.join(self._api.timing.prices_s)
-            if not self.stored().knows(cloud):
-                self._reading.join(self._api.timing.unknown_price_s)
         return self.stored()
 
     def _read(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from google.cloud import compute_v1
 
@@ -29,7 +29,7 @@ from provision.gce.catalog.names import (
     stem,
     subnetwork_path,
 )
-from provision.gce.options import END_AT, IDLE_TIMEOUT, LOCAL_SSD, LOCAL_SSD_PATH, STOP_AT, GceOptions
+from provision.gce.options import END_AT, IDLE_TIMEOUT, LOCAL_SSD, STOP_AT, GceOptions
 from provision.model import Instance, InstanceState
 from provision.names import index_of
 from provision.options import split_pair
@@ -130,12 +130,6 @@ def scripts(cloud: GceOptions) -> dict[str, str]:
 def startup_script() -> str:
     """Return the startup script of all instances."""
     return _SCRIPT.read_text(encoding="utf-8")
-
-
-def runs_scripts(startup: str, cloud: GceOptions) -> bool:
-    """Return whether a startup script, possibly of an older version, runs the items of `scripts` and mounts disks."""
-    mounted = [LOCAL_SSD_PATH] if cloud.has_local_ssds else []
-    return all(item in startup for item in [*scripts(GceOptions()), *mounted])
 
 
 def is_os_login(metadata: compute_v1.Metadata) -> bool:
@@ -341,12 +335,6 @@ def single_inserts(
     return [compute_v1.Instance(body, name=name) for name in names]
 
 
-class InZone(Protocol):
-    """A resource of a zone."""
-
-    zone: str
-
-
 _STATES = {
     "PENDING": InstanceState.QUEUED,
     "PROVISIONING": InstanceState.STARTING,
@@ -364,8 +352,8 @@ HOST_KEY = "ssh-ed25519"
 _KEYS_BEGIN, _KEYS_END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 
 
-def zone_of(resource: InZone) -> str:
-    """Return the name of the zone that a resource is in."""
+def zone_of(resource: Any) -> str:
+    """Return the name of the zone that a resource of a zone is in."""
     return last(resource.zone)
 
 

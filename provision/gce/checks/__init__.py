@@ -67,7 +67,6 @@ def _project(account: Account) -> str:
 
 def _checks(count: int) -> list[Check]:
     """Return all checks for this number of instances, in their order."""
-    policies = of_account.EffectivePolicies()
     return [
         Check("credentials", of_account.check_credentials, ()),
         Check("project", of_account.check_project, ()),
@@ -86,11 +85,7 @@ def _checks(count: int) -> list[Check]:
         Check("bucket", of_account.check_bucket, is_optional=True),
         Check("OS Login", of_account.check_os_login),
         Check("Cloud NAT", of_network.check_nat, ("API", "network"), is_optional=True),
-        Check("policies", policies.read, is_optional=True),
-        *(
-            Check(policy.subject, partial(policies.check, policy=policy), ("policies",))
-            for policy in of_account.POLICIES
-        ),
+        Check("policies", of_account.check_policies, is_optional=True),
         Check("address", of_network.check_address, ()),
         Check("firewall", of_network.check_firewall, ("API", "network", "address"), is_optional=True),
         Check("gcloud", of_network.check_gcloud, ()),

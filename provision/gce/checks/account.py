@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
 
 from provision.gce.access import accounts
 from provision.gce.account import Account
@@ -50,10 +48,10 @@ def check_billing(account: Account, _cloud: GceOptions) -> str:
     return f"{billing['billingAccountName']} pays"
 
 
-def check_prices(account: Account, cloud: GceOptions) -> str:
+def check_prices(account: Account, _cloud: GceOptions) -> str:
     """Return that prices can be read."""
     read_page(account.api, size=1)
-    account.update_prices(cloud)  # `fleet up` tries the zones in their order
+    account.update_prices()  # `fleet up` tries the zones in their order
     return "the Cloud Billing catalog can be read"
 
 
@@ -165,122 +163,40 @@ def _is_enforced(account: Account) -> bool:
     return any(rule.get("enforce") for rules in policies.values() for rule in rules)
 
 
-Rules = Sequence[Json]
-_PROJECT = re.compile(r"projects/([^/]+)/")
-_GROUP = re.compile(r"in:([a-z0-9-]+)-locations")
+_HIDDEN = "compute.disableGuestAttributesAccess"
+_POLICIES = ("compute.vmExternalIpAccess", _HIDDEN, "compute.requireShieldedVm")
 
 
-def is_enforced(rules: Rules, _cloud: GceOptions) -> bool:
-    """Return whether a boolean constraint is enforced."""
-    return any(rule.get("enforce") for rule in rules)
+def check_policies(account: Account, cloud: GceOptions) -> str:
+    """Return that no policy of the organization is known to forbid the instances.
 
+    A constraint and the managed one of the same name forbid the same, but guest attributes are only hidden by the
+    older one.
 
-def forbids_addresses(rules: Rules, cloud: GceOptions) -> bool:
-    """Return whether instances would have external addresses that a policy forbids; it lists those that may."""
-    return cloud.external and any(rule.get("denyAll") or rule.get("enforce") or rule.get("values") for rule in rules)
-
-
-def forbids_image(rules: Rules, cloud: GceOptions) -> bool:
-    """Return whether a policy forbids images of the project of the boot image."""
-    project = _PROJECT.search(cloud.image)
-    return project is not None and not _allows(rules, lambda value: value == f"projects/{project[1]}")
-
-
-def forbids_locations(rules: Rules, cloud: GceOptions) -> bool:
-    """Return whether a policy forbids all of the requested zones and regions."""
-    return bool(cloud.zones) and not any(_allows(rules, partial(_covers, place=place)) for place in cloud.zones)
-
-
-def _covers(value: str, place: str) -> bool:
-    """Return whether a zone or region is, or contains, or belongs to the location or group ``in:eu-locations``."""
-    group = _GROUP.fullmatch(value)
-    name = group[1] if group else value
-    name = "europe" if name == "eu" else name
-    return place == name or place.startswith(f"{name}-") or name.startswith(f"{place}-")
-
-
-def _is_opaque(value: str) -> bool:
-    """Return whether it is unknown what a value contains: ``under:organizations/1``, ``in:low-carbon-locations``."""
-    group = _GROUP.fullmatch(value)
-    return value.startswith("under:") or (group is not None and "-" in group[1] and not re.search(r"\d", group[1]))
-
-
-def _allows(rules: Rules, matches: Callable[[str], bool]) -> bool:
-    """Return whether a list constraint allows a value, as far as that is known."""
-    for rule in rules:
-        values: Mapping[str, Sequence[str]] = rule.get("values", {})
-        allowed = values.get("allowedValues", ())
-        if rule.get("denyAll") or any(map(matches, values.get("deniedValues", ()))):
-            return False
-        if allowed and not any(matches(value) or _is_opaque(value) for value in allowed):
-            return False
-    return True
-
-
-class Policy(NamedTuple):
-    """A constraint; the managed one of the same name forbids the same.
-
-    Attributes:
-        constraint: ``compute.requireOsLogin``.
-        subject: Subject of the check.
-        forbids: Function of rules and options that returns whether the policy forbids the instances.
-        allowed: Message if it does not.
-        detail: Addition to the message of the violation.
-        tolerated: Message if the legacy constraint alone does not stop `fleet up`; empty: it does.
+    Raises:
+        ProviderError: a policy forbids them.
     """
-
-    constraint: str
-    subject: str
-    forbids: Callable[[Rules, GceOptions], bool]
-    allowed: str = "allowed by the policies"
-    detail: str = ""
-    tolerated: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the legacy and the managed constraint."""
-        managed = self.constraint.replace("compute.", "compute.managed.")
-        return tuple(dict.fromkeys((self.constraint, managed)))
-
-
-# fmt: off
-POLICIES = (
-    Policy("compute.vmExternalIpAccess", "external addresses", forbids_addresses),
-    Policy("compute.disableGuestAttributesAccess", "guest attributes", is_enforced,
-        tolerated="hidden by a policy: host keys are read from the serial consoles, where images of Debian do not "
-        "print them, and instances that could not be prepared are not kept"),
-    Policy("compute.requireShieldedVm", "Secure Boot", is_enforced, "not required by a policy", ": Secure Boot"),
-    Policy("compute.trustedImageProjects", "image project", forbids_image),
-    Policy("gcp.resourceLocations", "locations", forbids_locations),
-)
-# fmt: on
+    names = [name for each in _POLICIES for name in (each, each.replace("compute.", "compute.managed."))]
+    effective = effective_policies(account.api, names)
+    enforced = [name for name, rules in effective.items() if any(_forbids(name, rule, cloud) for rule in rules)]
+    for name in enforced:
+        if name != _HIDDEN:
+            message = f"constraints/{name} is enforced for project {account.api.project}"
+            diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
+            instead = ("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))
+            raise replace(diagnosis, next_steps=diagnosis.next_steps or [instead])
+    if enforced:
+        return (
+            "a policy hides guest attributes: host keys are read from the serial consoles, where images of Debian do "
+            "not print them, and instances that could not be prepared are not kept"
+        )
+    return f"none of {len(names)} constraints forbids the instances"
 
 
-class EffectivePolicies:
-    """The effective policies of a project, which are read by the first check."""
-
-    def __init__(self) -> None:
-        self._rules: dict[str, Rules] = {}
-
-    def read(self, account: Account, _cloud: GceOptions) -> str:
-        """Read the policies; return how many."""
-        names = [name for policy in POLICIES for name in policy.names]
-        for name, effective in effective_policies(account.api, names).items():
-            self._rules[name] = [rule for rule in effective if "condition" not in rule]  # applies to some resources
-        return f"read {len(names)} effective policies of the project"
-
-    def check(self, account: Account, cloud: GceOptions, *, policy: Policy) -> str:
-        """Return that a policy does not forbid the instances.
-
-        Raises:
-            ProviderError: it does.
-        """
-        enforced = [name for name in policy.names if policy.forbids(self._rules[name], cloud)]
-        if not enforced:
-            return policy.allowed
-        if policy.tolerated and enforced == [policy.constraint]:
-            return policy.tolerated
-        message = f"constraints/{enforced[-1]}{policy.detail} is enforced for project {account.api.project}"
-        diagnosis = account.diagnosis([Failure("conditionNotMet", message, 412)], "create instances")
-        instead = [("fleet", "doctor", "--provider", "gce", *(diagnosis.again or ()))]
-        raise replace(diagnosis, next_steps=diagnosis.next_steps or instead)
+def _forbids(name: str, rule: Json, cloud: GceOptions) -> bool:
+    """Return whether a rule of a policy forbids instances; one with a condition applies to some resources only."""
+    if "condition" in rule:
+        return False
+    if name.endswith("vmExternalIpAccess"):
+        return cloud.external and any(rule.get(key) for key in ("denyAll", "enforce", "values"))
+    return bool(rule.get("enforce"))

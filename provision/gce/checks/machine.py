@@ -9,9 +9,9 @@ from google.cloud import compute_v1
 from provision.gce.account import Account
 from provision.gce.catalog.machines import describe
 from provision.gce.catalog.names import region_of
-from provision.gce.diagnosis import TRIAL, Diagnosis, Failure, Scope
+from provision.gce.diagnosis import TRIAL, Failure, Scope
 from provision.gce.options import GceOptions
-from provision.gce.quota import AS_STANDARD, Quotas
+from provision.gce.quota import Quotas
 from provision.gce.zones import candidates, check_locations, explain_no_offer, find_reserved, offered
 from provision.model import Finding, FleetSpec
 from provision.quantities import counted
@@ -61,8 +61,8 @@ def check_global_quota(account: Account, cloud: GceOptions, *, count: int) -> st
     return ", ".join(f"{name} is {limits[name]:g}" for name in names) or "none is listed"
 
 
-def check_regional_quota(account: Account, cloud: GceOptions, *, count: int) -> str | Finding:
-    """Return the number of regions whose quotas have room for the instances, as a message, or a doubt about it.
+def check_regional_quota(account: Account, cloud: GceOptions, *, count: int) -> str:
+    """Return the number of regions whose quotas have room for the instances, as a message.
 
     Raises:
         ProviderError: no region that `fleet up` would try has room.
@@ -70,20 +70,11 @@ def check_regional_quota(account: Account, cloud: GceOptions, *, count: int) -> 
     quotas, _, _ = _quotas(account)
     names = list(dict.fromkeys(map(region_of, offering_zones(account, cloud))))
 
-    def short(region: str, *, strict: bool = False) -> list[Diagnosis]:
-        problems = quotas.problems(cloud, count, region, strict=strict)
-        return [problem for problem in problems if problem.scope is Scope.REGION]
-
-    room = [name for name in names if not short(name)]
-    if not room:
-        raise short(names[0])[0]
-    text = f"room for {_instances(cloud, count)} in {len(room)} of {counted(len(names), 'region')}"
-    doubts = [short(name, strict=True) for name in room]
-    if not all(doubts):
-        return text
-    doubt = doubts[0][0].finding("regional quota")
-    message = f"{text}; but Google may count them as preemptible: {doubt.message}"
-    return replace(doubt, ok=None, message=message, hint=f"{doubt.hint}; or use {AS_STANDARD}")
+    all_short = [quotas.problems(cloud, count, name) for name in names]
+    short = [[problem for problem in problems if problem.scope is Scope.REGION] for problems in all_short]
+    if all(short):
+        raise short[0][0]
+    return f"room for {_instances(cloud, count)} in {short.count([])} of {counted(len(names), 'region')}"
 
 
 def _quotas(account: Account) -> tuple[Quotas, compute_v1.Project, list[str]]:

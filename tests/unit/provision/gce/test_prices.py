@@ -36,8 +36,6 @@ def machine_usd_h(prices: Prices, zone: str = ZONE, **options: Any) -> float | N
     [
         ("us-central1-a", {"gpu": "t4"}, 0.540),
         ("us-central1-a", {"gpu": "t4", "spot": True}, 0.233),
-        ("us-central1-b", {"gpu": "l4", "machine_type": "g2-standard-4"}, 0.7068),  # list price of Google
-        ("us-central1-b", {"gpu": "a100"}, 3.6734),  # list price of Google
         ("us-central1-b", {"gpu": "v100", "gpus": 2}, 0.38 + 2 * 2.48),
     ],
 )
@@ -85,15 +83,11 @@ def test_disk_and_address_are_part_of_the_price() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"machine_type": "n1-standard-4"}, 0.19),
         ({"machine_type": "n2-standard-4"}, 0.194236),
         ({"gpu": "t4", "spot": True}, 4 * (0.00698 + 3.75 * 0.000936) + 0.14),
         ({"gpu": "l4", "machine_type": "g2-standard-4"}, 0.7068),  # list price of Google
         ({"gpu": "a100"}, 3.6734),  # list price of Google
-        ({"gpu": "a100-80gb"}, 12 * 0.031611 + 170 * 0.004237 + 375 * 0.08 / 730 + 3.92808),
         ({"gpu": "h100", "gpus": 8}, 208 * 0.02928 + 1872 * 0.002552 + 6000 * 0.08 / 730 + 8 * 9.796552),
-        ({"gpu": "h100", "gpus": 1, "spot": True}, 26 * 0.008784 + 234 * 0.000766 + 750 * 0.048 / 730 + 2.938966),
-        ({"gpu": "h200"}, 224 * 0.02928 + 2952 * 0.002552 + 12000 * 0.08 / 730 + 8 * 9.362),
         ({"gpu": "a100", "flex_start": True}, 12 * 0.01739 + 85 * 0.00233 + 1.61365),
         ({"gpu": "b200", "flex_start": True}, 8 * 8.05),
         ({"gpu": "l4", "machine_type": "g2-standard-4", "flex_start": True}, 0.7068),  # as on demand
@@ -103,20 +97,6 @@ def test_disk_and_address_are_part_of_the_price() -> None:
 def test_the_price_of_a_machine_is_the_sum_of_its_parts(options: dict[str, Any], expected: float) -> None:
     prices = from_catalog(rates_of(compute_skus()), "2026-11-23")
     assert machine_usd_h(prices, **options) == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(("gpu", "is_exact"), [("a100", True), ("b200", True), ("l4", False), ("h100-mega", False)])
-def test_flex_start_vms_without_rates_cost_at_most_the_price_on_demand(gpu: str, is_exact: bool) -> None:
-    prices = from_catalog(rates_of(compute_skus()), "")
-    cloud = resolved(GceOptions(gpu=gpu, flex_start=True, max_duration_s=3600))
-    assert prices.is_exact(cloud, ZONE) is is_exact
-    assert prices.is_exact(replace(cloud, flex_start=False), ZONE)
-
-
-def test_images_cost_what_the_catalog_lists_where_they_are_stored() -> None:
-    prices = from_catalog(rates_of(compute_skus()), "")
-    assert prices.image_usd_h(10, "europe-west1") == pytest.approx(10 * 0.05 * 1.10004 / 730)
-    assert prices.image_usd_h(10, "asia") == table().image_usd_h(10, "") == pytest.approx(10 * 0.05 / 730)
 
 
 CORE, RAM = "N2 Instance Core running in Americas", "N2 Instance Ram running in Americas"

@@ -8,7 +8,6 @@ import pytest
 
 from provision.gce.api.prices import table
 from provision.gce.catalog.machines import resolved
-from provision.gce.catalog.names import continent_of
 from provision.gce.diagnosis import Scope
 from provision.gce.options import GceOptions
 from provision.gce.zones import candidates, remaining
@@ -40,12 +39,6 @@ ANYWHERE = replace(T4, anywhere=True)
 )
 def test_the_cheapest_zones_or_those_of_the_user_come_first(cloud: GceOptions, zones: str) -> None:
     assert candidates(cloud, OFFERED, table()) == zones.split()
-
-
-def test_without_prices_the_continent_with_most_zones_is_tried() -> None:
-    zones = candidates(resolved(GceOptions(gpu="h100:8")), [*OFFERED, "us-east4-b"], table())
-    assert {continent_of(zone) for zone in zones} == {"northamerica"}
-    assert candidates(T4, [], table()) == []
 
 
 @pytest.mark.parametrize(
