@@ -12,7 +12,7 @@ import psutil
 import pytest
 import requests
 
-from fleet.state import Store, StoreJournal
+from fleet.state import Store
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.keys import KeyPair, generate_ed25519
@@ -20,8 +20,7 @@ from provision.local.options import LocalOptions
 from provision.local.provider import LocalProvider
 from provision.model import Finding, FleetSpec, Host, Instance
 from provision.options import ProviderOptions
-from provision.provider import Provider, Site
-from provision.registry import options_class, provider_class
+from provision.provider import Provider
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
 from tests.cloud.customer import QUICK
@@ -201,40 +200,6 @@ TOY = Path(__file__).parent / "toy"
 """A provider in another package, with the metadata of an installed package."""
 
 
-class ToyCase(LocalCase):
-    """The toy provider, found by its name among the installed packages."""
-
-    has_deadline = True
-
-    def __init__(self, directory: Path) -> None:
-        kind: Any = options_class("toy")
-        self.root = directory / "toy root"
-        self.options = kind(shop="shop")
-        self.provider = provider_class(kind).open(
-            self.options, Site(self.root, "tester", str, StoreJournal(Store(directory)))
-        )
-        self.impossible = FleetSpec("demo", "toy", 2, options=kind(size="huge"))
-
-    def traces(self) -> list[str]:
-        return [
-            trace for trace in super().traces() if trace not in (str(self.root / "toy"), str(self.root / "toy/shop"))
-        ]
-
-    def script(self) -> str:
-        return (
-            "from pathlib import Path\n"
-            "from fleet_toy import ToyProvider\n"
-            f"provider = ToyProvider(Path({str(self.root / 'toy' / 'shop')!r}))\n"
-        )
-
-
-@pytest.fixture
-def toy_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the toy provider in this program and in those that it starts."""
-    monkeypatch.syspath_prepend(str(TOY))
-    monkeypatch.setenv("PYTHONPATH", str(TOY))
-
-
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory, key: KeyPair) -> Iterator[Lab]:
     """Start three machines of a user who logs in with the fleet's key of the suite."""
@@ -315,16 +280,13 @@ def guest_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulato
         yield running
 
 
-@pytest.fixture(params=["local", "gce", "static", "toy"])
+@pytest.fixture(params=["local", "gce", "static"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     cases: dict[str, Callable[[], Case]] = {
         "local": lambda: LocalCase(tmp_path),
         "gce": lambda: GceCase(request.getfixturevalue("guest_emulator"), tmp_path / "state"),
         "static": lambda: StaticCase(tmp_path, request.getfixturevalue("home")),
-        "toy": lambda: ToyCase(tmp_path),
     }
-    if request.param == "toy":
-        request.getfixturevalue("toy_package")
     case = cases[request.param]()
     try:
         yield case

@@ -19,24 +19,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.emulator", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="TCP port on 127.0.0.1; 0: any free one")
     parser.add_argument("--no-guests", action="store_true", help="instances have no sshd; host keys appear at once")
-    parser.add_argument("--ssh-port", type=int, default=22, help="where the sshd of each instance listens")
     parser.add_argument("--operation-s", type=float, default=0.5, help="seconds that an operation takes")
     parser.add_argument("--grace-s", type=float, default=30.0, help="seconds from a preemption's warning to its end")
     parser.add_argument("--project", default="proj-1", help="id of the project")
-    parser.add_argument(
-        "--boot", action="append", default=[], metavar="NAME=S", help="delay in the boot of each instance; repeatable"
-    )
     parser.add_argument("--directory", type=Path, help="of the instances' files; default: a temporary one")
     options = parser.parse_args()
-    try:
-        delays = guests.parse_delays(options.boot)
-    except ValueError as error:
-        parser.error(str(error))
     try:
         discovery()
     except OSError as error:
         parser.error(f"{error}; install the development tools: pip install -e '.[dev]'")
-    obstacle = "" if options.no_guests else guests.obstacle(options.ssh_port)
+    obstacle = "" if options.no_guests else guests.obstacle()
     if obstacle:
         parser.error(f"instances with sshd are not possible here: {obstacle}; start with --no-guests")
     with tempfile.TemporaryDirectory(prefix="fleet-emulator-") as temporary:
@@ -46,8 +38,7 @@ def main() -> int:
             port=options.port,
             project=options.project,
             operation_s=options.operation_s,
-            guests=None if options.no_guests else guests.SshGuests(directory, delays),
-            ssh_port=options.ssh_port,
+            guests=None if options.no_guests else guests.SshGuests(directory),
             directory=directory,
             grace_s=options.grace_s,
         )

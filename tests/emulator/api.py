@@ -1,23 +1,20 @@
-"""Process requests: routing, validation of requests and answers, faults, counting, batches, and access tokens."""
+"""Process requests: routing, validation of requests and answers, faults, counting, and access tokens."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 import traceback
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from email.parser import BytesParser
-from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.emulator import bulk, instances, resources  # these modules register methods
 from tests.emulator.cloud import METHODS, STARTING, Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
-from tests.emulator.errors import Refusal, Violation, bad_request, refusal
+from tests.emulator.errors import Refusal, Violation, refusal
 from tests.emulator.faults import Faults, Rule
 from tests.emulator.governance import identity_of
 from tests.emulator.messages import Answer, Broken, Request, encode
@@ -26,8 +23,6 @@ from tests.emulator.storage import answer_content, serves_content
 
 __all__ = ["Api", "bulk", "instances", "resources"]
 Json = dict[str, Any]
-_MOST_PARTS = 1000
-_REQUEST_LINE = re.compile(rb"(?P<verb>[A-Z]+) (?P<target>\S+)(?: HTTP/1\.[01])?\r?\n")
 _GRANTS = ("refresh_token", "urn:ietf:params:oauth:grant-type:jwt-bearer")
 
 
@@ -57,8 +52,6 @@ class Api:
         """
         try:
             endpoints = {
-                "/batch": self._answer_batch,
-                "/batch/compute/v1": self._answer_batch,
                 "/emulator/tunnel": self._open_tunnel,
                 "/token": self._grant_token,
             }
@@ -104,11 +97,11 @@ class Api:
 
     def _call(self, service: str, method: Method, path: Mapping[str, str], request: Request) -> Answer:
         document, query = discovery(service), request.query
-        self._count(f"batch.{method.id}" if request.in_batch else method.id)
+        self._count(method.id)
         body = self._check_request(document, method, {**query, **path}, request.body)
         place = path.get("zone") or path.get("region", "")
         starts = method.id in STARTING
-        rule = self.faults.draw(method.id, in_batch=request.in_batch, place=place, makes_operation=starts)
+        rule = self.faults.draw(method.id, place=place, makes_operation=starts)
         self._strike(rule, place)
         call = Call(method, path, query, body or {}, rule, request.token)
         with self.cloud.clock.changed:
@@ -168,21 +161,6 @@ class Api:
             if not cloud.denied.isdisjoint((permission, f"{project}:{permission}")):
                 raise refusal("403-forbidden", permission=permission, path=f"projects/{project}")
 
-    # --- batches: many calls in one request, as multipart/mixed of application/http
-
-    def _answer_batch(self, request: Request) -> Answer:
-        self._count("batch")
-        rule = self.faults.draw("batch")
-        self._strike(rule)
-        boundary = f"batch_{uuid.uuid4().hex}"
-        content = b"".join(
-            f"--{boundary}\r\n{head}\r\n".encode() + _raw(self.answer(call)) for head, call in _parts(request)
-        )
-        if rule and rule.kind == "lost":
-            raise Broken(reset=False)
-        kind = f'multipart/mixed; boundary="{boundary}"'
-        return Answer(200, content + f"--{boundary}--\r\n".encode(), {"Content-Type": kind})
-
     # --- endpoints that belong to no API
 
     def _grant_token(self, request: Request) -> Answer:
@@ -219,36 +197,6 @@ class Api:
                 return encode(200, {"address": open_tunnel(self.cloud, request.token, *target)})
             except NoTunnel as refused:
                 return encode(403, {"code": refused.code, "reason": refused.reason})
-
-
-def _parts(request: Request) -> list[tuple[str, Request]]:
-    """Return the calls of a batch request, each with the headers of the part that answers it."""
-    message = BytesParser().parsebytes(f"Content-Type: {request.content_type}\r\n\r\n".encode() + request.body)
-    if message.get_content_type() != "multipart/mixed" or not message.is_multipart():
-        raise bad_request("Failed to parse batch request, error: expected multipart/mixed.")
-    parts = []
-    for part in list(message.walk())[1:]:
-        payload = part.get_payload(decode=True)
-        line = _REQUEST_LINE.match(payload) if isinstance(payload, bytes) else None
-        if part.get_content_type() != "application/http" or not line or not isinstance(payload, bytes):
-            raise bad_request("Failed to parse batch request, error: a part is not a request.")
-        _, _, body = payload.partition(b"\r\n\r\n" if b"\r\n\r\n" in payload else b"\n\n")
-        url = urlsplit(line["target"].decode())
-        target = urlunsplit(("", "", url.path, url.query, ""))
-        name = part.get("Content-ID", "").strip("<>")
-        head = "Content-Type: application/http\r\n" + (f"Content-ID: <response-{name}>\r\n" if name else "")
-        parts.append((head, Request(line["verb"].decode(), target, body.strip(), in_batch=True)))
-    if not 1 <= len(parts) <= _MOST_PARTS:
-        raise bad_request(f"The batch request has {len(parts)} calls; it must have from 1 to {_MOST_PARTS}.")
-    return parts
-
-
-def _raw(answer: Answer) -> bytes:
-    """Return an answer as it stands in a batch."""
-    kind = {"Content-Type": "application/json; charset=UTF-8", "Content-Length": str(len(answer.body))}
-    head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in {**answer.headers, **kind}.items())
-    return head.encode() + b"\r\n" + answer.body + b"\r\n"
 
 
 def _is_uuid(text: str) -> bool:

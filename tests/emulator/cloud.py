@@ -17,6 +17,7 @@ from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
 from tests.emulator.catalog import ZONES, Image, compute_skus, numeric_id
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
+from tests.emulator.disk import SSH_PORT
 from tests.emulator.errors import Failure, Refusal, not_found
 from tests.emulator.faults import Rule
 from tests.emulator.governance import Governance
@@ -185,7 +186,6 @@ class Cloud:
         guests: Creates the guests of the instances.
         threaded: Whether calls to guests take time and run in their own threads.
         directory: The guests' files.
-        ssh_port: Port of the guests' sshd.
     """
 
     def __init__(
@@ -197,14 +197,12 @@ class Cloud:
         *,
         threaded: bool,
         directory: Path,
-        ssh_port: int,
     ) -> None:
         self.project = project
         self.clock = clock
         self.operations = Operations(clock, operation_s)
         self.guests = guests
         self.directory = directory
-        self.ssh_port = ssh_port
         self.root = ""
         self.base = ""
         self.google_hosts: tuple[str, ...] = ()
@@ -360,7 +358,6 @@ class Cloud:
             project=self.project,
             id=number,
             address=instance.address,
-            ssh_port=self.ssh_port,
             gpus=blueprint.gpus,
             gpu=blueprint.gpu,
             metadata=self.guest_metadata(instance),
@@ -435,7 +432,7 @@ class Cloud:
                 self.aside(partial(instance.guest.admit, partial(self._admits_caller, instance)))
 
     def _admits_caller(self, instance: Instance) -> bool:
-        return self.admits(instance, self.caller if instance.blueprint.external else firewall.PROXY, self.ssh_port)
+        return self.admits(instance, self.caller if instance.blueprint.external else firewall.PROXY, SSH_PORT)
 
     def admits(self, instance: Instance, caller: str, port: int) -> bool:
         """Return whether the firewall lets an address connect to a TCP port of an instance."""

@@ -85,15 +85,11 @@ def _check_reservation(cloud: Cloud, blueprint: Blueprint) -> None:
 
 def _check_policies(cloud: Cloud, blueprint: Blueprint) -> None:
     """Raise Refusal if an organization policy forbids an instance: the first of several."""
-    governance, zone, region = cloud.governance, blueprint.zone, blueprint.region
+    governance = cloud.governance
     for constraint, reason in _violations(cloud, blueprint):
         managed = constraint.replace("compute.", "compute.managed.")
         shown = managed if governance.rules(managed) else constraint
         message = f"Constraint constraints/{shown} violated for project {cloud.project}. {reason}"
-        raise refusal("condition", message=message)
-    places = (zone, region, f"in:{region}-locations", f"in:{zone.partition('-')[0]}-locations")
-    if not governance.allows("gcp.resourceLocations", *places):
-        message = f"Location ZONE:{zone} violates constraint constraints/gcp.resourceLocations"
         raise refusal("condition", message=message)
 
 
@@ -102,7 +98,9 @@ def _violations(cloud: Cloud, blueprint: Blueprint) -> Iterator[tuple[str, str]]
     governance, path = cloud.governance, blueprint.path
     metadata = {item["key"]: item.get("value", "").upper() for item in blueprint.body["metadata"]["items"]}
     addresses = "compute.vmExternalIpAccess"
-    if blueprint.external and (governance.is_enforced(addresses) or not governance.allows(addresses, path)):
+    allowed = [rule.get("values", {}).get("allowedValues") for rule in governance.rules(addresses)]
+    is_denied = any(rule.get("denyAll") for rule in governance.rules(addresses)) or any(allowed)
+    if blueprint.external and (governance.is_enforced(addresses) or is_denied):
         yield addresses, f"Add instance {path} to the constraint to use external IP with it."
     if governance.is_enforced("compute.requireOsLogin") and metadata.get("enable-oslogin") != "TRUE":
         yield "compute.requireOsLogin", "OS Login must be enabled."
@@ -114,9 +112,6 @@ def _violations(cloud: Cloud, blueprint: Blueprint) -> Iterator[tuple[str, str]]
     if governance.is_enforced("compute.requireShieldedVm") and not is_shielded:
         text = "Secure Boot is not enabled in the 'shielded_instance_config' field."
         yield "compute.requireShieldedVm", f"{text} See {_PAGE} for more information."
-    for project in {project_of(disk["sourceImage"]) for disk in blueprint.disks}:
-        if not governance.allows("compute.trustedImageProjects", f"projects/{project}"):
-            yield "compute.trustedImageProjects", f"Use of images from project {project} is prohibited."
 
 
 def _check_accounts(cloud: Cloud, blueprint: Blueprint) -> None:

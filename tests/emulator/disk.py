@@ -29,6 +29,7 @@ from tests.emulator.space import UP
 _IMAGES = Path(__file__).with_name("images")
 _BIN = Path("/usr/local/bin")
 _AGENTS = Path("/var/lib/emulator/agents")
+SSH_PORT = 22
 STARTUP = "startup-script: "
 """Begins the lines of the startup script's output."""
 # Emptied for a guest, whatever this computer has there. sshd writes who logs in to the last two.
@@ -54,7 +55,6 @@ class GuestSpec:
         project: Whose it is.
         id: Its number.
         address: Loopback address of its own.
-        ssh_port: TCP port of its sshd.
         gpus: How many.
         gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
         metadata: Its metadata items.
@@ -76,7 +76,6 @@ class GuestSpec:
     project: str
     id: str
     address: str
-    ssh_port: int
     gpus: int
     gpu: str
     metadata: Mapping[str, str]
@@ -289,7 +288,7 @@ class Disk:
         assert program
         variables = " ".join(f'"{name}={value}"' for name, value in self._environment(index, metadata).items())
         addresses = filter(None, (self._spec.address, external))
-        listens = "".join(f"ListenAddress {address}:{self._spec.ssh_port}\n" for address in addresses)
+        listens = "".join(f"ListenAddress {address}:{SSH_PORT}\n" for address in addresses)
         config = f"{listens}SetEnv {variables}\n{(_IMAGES / 'sshd_config').read_text()}"
         (self._etc / "ssh" / "sshd_config").write_text(config)
         lines = [

@@ -140,13 +140,3 @@ class Governance:
     def rules(self, constraint: str) -> list[Json]:
         """Return the rules of a policy; empty: it has none, or was reset to the default of the constraint."""
         return list(self.policies.get(constraint, {}).get("rules", ()))
-
-    def allows(self, constraint: str, *values: str) -> bool:
-        """Return whether a list constraint allows a value, given in all of its forms."""
-        for rule in self.rules(constraint):
-            listed = rule.get("values", {})
-            if rule.get("denyAll") or not set(values).isdisjoint(listed.get("deniedValues", ())):
-                return False
-            if listed.get("allowedValues") and set(values).isdisjoint(listed["allowedValues"]):
-                return False
-        return True

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from tests.emulator import packages, python, space
 from tests.emulator.accounts import FIRST_UID, granted, uses_os_login
 from tests.emulator.catalog import Image
 from tests.emulator.console import Console
-from tests.emulator.disk import STARTUP, Disk, GuestSpec
+from tests.emulator.disk import SSH_PORT, STARTUP, Disk, GuestSpec
 from tests.emulator.governance import account_metadata
 from tests.emulator.metadata import POWER_OFF, Metadata, MetadataServer, may_publish
 
@@ -50,7 +50,6 @@ class BootDelays:
     """Delays of a boot, in seconds; with 0, everything is ready when sshd starts.
 
     Attributes:
-        start_s: From power-on until sshd starts.
         nologin_s: From the start of sshd until systemd lets users log in (pam_nologin).
         account_s: From the start of sshd until the guest agent has created the accounts of the metadata.
         host_key_s: From the start of sshd until the guest agent publishes its host key. It published the key of the
@@ -59,28 +58,11 @@ class BootDelays:
         driver_s: From the start of sshd until the image has installed NVIDIA's driver.
     """
 
-    start_s: float = 0.0
     nologin_s: float = 0.0
     account_s: float = 0.0
     host_key_s: float = 0.0
     upgrade_s: float = 0.0
     driver_s: float = 0.0
-
-
-def parse_delays(texts: Sequence[str]) -> BootDelays:
-    """Return the delays in texts such as ``account=20``.
-
-    Raises:
-        ValueError: a text is invalid; the message is for the user.
-    """
-    names = [field.name.removesuffix("_s") for field in fields(BootDelays)]
-    seconds: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.partition("=")
-        if name not in names or not number.replace(".", "", 1).isdecimal():
-            raise ValueError(f"{text!r} is not a delay: write NAME=SECONDS, with a name of {', '.join(names)}")
-        seconds[f"{name}_s"] = float(number)
-    return BootDelays(**seconds)
 
 
 class Guest(Protocol):
@@ -121,11 +103,11 @@ __all__ = ["Guest", "GuestSpec"]
 Guests = Callable[[GuestSpec, Publish], Guest]
 
 
-def obstacle(ssh_port: int = 22) -> str:
-    """Return the reason why guests with sshd on this TCP port cannot run here; empty if they can."""
+def obstacle() -> str:
+    """Return the reason why guests with sshd cannot run here; empty if they can."""
     if sshd.find() is None:
         return "sshd (openssh-server) is not installed"
-    return space.obstacle() or space.cannot_listen(ssh_port)
+    return space.obstacle() or space.cannot_listen(SSH_PORT)
 
 
 class NoGuest:
@@ -214,15 +196,13 @@ class SshGuests:
         self._python = self.directory / PYTHON
         self._agents = self.directory / AGENTS if sshd.AGENTS_VARIABLE in os.environ else None
         self.boot = boot
-        self._sources: list[python.Source] = []
-        self._interpreters: dict[str, Path] = {}
+        self._interpreters: dict[bool, Path] = {}
         self._lock = threading.Lock()
 
     def __call__(self, spec: GuestSpec, publish: Publish) -> Guest:
         with self._lock:
-            if not self._sources:
+            if not self._interpreters:
                 packages.build(self._packages)
-                self._sources = python.sources(os.environ)
                 if self._agents:
                     self._agents.mkdir(mode=0o700, parents=True, exist_ok=True)
                     os.chown(self._agents, FIRST_UID, FIRST_UID)
@@ -230,13 +210,12 @@ class SshGuests:
         return SshGuest(replace(spec, agents=self._agents), publish, self._packages, interpreter, self.boot)
 
     def _interpreter(self, image: Image | None) -> Path:
-        """Return the interpreter of an image: of its version, or else of the version of this program."""
-        source = python.select(image.python, self._sources) if image else self._sources[0]
+        """Return the interpreter of an image: it has the version of this program."""
         is_managed = image is None or image.is_managed
-        name = source.version if is_managed else f"{source.version}-unmanaged"
-        if name not in self._interpreters:
-            self._interpreters[name] = python.build(self._python / name, source, is_managed=is_managed)
-        return self._interpreters[name]
+        if is_managed not in self._interpreters:
+            name = "managed" if is_managed else "unmanaged"
+            self._interpreters[is_managed] = python.build(self._python / name, is_managed=is_managed)
+        return self._interpreters[is_managed]
 
 
 class SshGuest:
@@ -296,8 +275,6 @@ class SshGuest:
 
     def _boot(self, off: threading.Event, external: str) -> None:
         self._console.boot()
-        if off.wait(self._delays.start_s):
-            return
         with self._lock:
             if off.is_set():
                 return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tests.emulator.discovery import discovery
@@ -96,16 +95,17 @@ def _warning(code: str, message: str, scope: str) -> Json:
 # --- filters
 
 
-_TOKEN = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|!=|<=|>=|[=<>:()]|[^\s=<>:()!"']+)""")
-_FIELD = re.compile(r"[A-Za-z][\w-]*(\.[\w-]+)*")
+_TERM = re.compile(
+    r"""\s*(?:AND\s+)?\(?\s*([\w.-]+)\s*(!=|=|:|(?<=\s)eq\s|(?<=\s)ne\s)\s*("(?:[^"\\]|\\.)*"|[^\s()"']+)\s*\)?"""
+)
 
 
-class FilterError(ValueError):
-    """The filter cannot be read."""
+class FilterError(Exception):
+    """A filter cannot be read."""
 
 
 def parse_filter(text: str, is_field: Callable[[str], bool]) -> Test:
-    """Return the condition that `text` describes.
+    """Return the condition that `text` describes: comparisons, all of which must be true.
 
     Args:
         text: The filter; empty: everything passes.
@@ -114,87 +114,26 @@ def parse_filter(text: str, is_field: Callable[[str], bool]) -> Test:
     Raises:
         FilterError: it cannot be read.
     """
-    if not text.strip():
-        return bool
-    parser = _Parser(list(_tokens(text)), is_field)
-    test = parser.conjunction()
-    if parser.tokens:
-        raise FilterError(f"unexpected {parser.tokens[0]!r}")
-    return test
-
-
-def _tokens(text: str) -> Iterator[str]:
-    at, text = 0, text.rstrip()
+    tests, at, text = [], 0, text.strip()
     while at < len(text):
-        match = _TOKEN.match(text, at)
-        if not match:
+        term = _TERM.match(text, at)
+        if term is None or not is_field(term[1].split(".", 1)[0]):
             raise FilterError(f"unexpected {text[at:]!r}")
-        yield match[1]
-        at = match.end()
+        tests.append(_comparison(term[1].split("."), term[2].strip(), term[3]))
+        at = term.end()
+    return lambda resource: all(test(resource) for test in tests)
 
 
-class _Parser:
-    """Recursive descent; OR binds tighter than AND, and expressions side by side mean AND."""
-
-    def __init__(self, tokens: list[str], is_field: Callable[[str], bool]) -> None:
-        self.tokens = tokens
-        self._is_field = is_field
-
-    def conjunction(self) -> Test:
-        tests = [self._disjunction()]
-        while self.tokens and self.tokens[0] != ")":
-            if self.tokens[0] == "AND":
-                self._take()
-            tests.append(self._disjunction())
-        return lambda resource: all(test(resource) for test in tests)
-
-    def _take(self) -> str:
-        if not self.tokens:
-            raise FilterError("it ends too early")
-        return self.tokens.pop(0)
-
-    def _disjunction(self) -> Test:
-        tests = [self._term()]
-        while self.tokens[:1] == ["OR"]:
-            self._take()
-            tests.append(self._term())
-        return lambda resource: any(test(resource) for test in tests)
-
-    def _term(self) -> Test:
-        token = self._take()
-        if token == "NOT":
-            test = self._term()
-            return lambda resource: not test(resource)
-        if token == "(":
-            inner = self.conjunction()
-            if self._take() != ")":
-                raise FilterError("a parenthesis is not closed")
-            return inner
-        if not _FIELD.fullmatch(token) or not self._is_field(token.split(".", 1)[0]):
-            raise FilterError(f"no field {token!r}")
-        return self._comparison(token.split("."))
-
-    def _comparison(self, path: list[str]) -> Test:
-        operator, value = self._take(), self._take()
-        compare = _OPERATORS.get(operator)
-        if compare is None or value in (*_OPERATORS, "(", ")"):
-            raise FilterError(f"unexpected {operator!r} {value!r}")
-        wanted = _pattern(operator, value)
-        negated = operator in ("!=", "ne")
-        return lambda resource: any(compare(value, wanted) for value in _values(resource, path)) != negated
-
-
-def _pattern(operator: str, value: str) -> str:
-    """Return what values are compared with; backslashes belong to quotes, save those of a regular expression."""
-    is_quoted, is_expression = value[0] in "\"'", operator in ("eq", "ne")
-    if is_quoted:
-        value = re.sub(r"\\([\"'])" if is_expression else r"\\(.)", r"\1", value[1:-1])
-    if is_expression:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise FilterError(str(error)) from error
-    return ".*".join(map(re.escape, value.split("*"))) if operator in ("=", "!=", ":") else value
+def _comparison(path: list[str], operator: str, value: str) -> Test:
+    """Return a comparison; ``eq`` and ``ne`` have a regular expression, others a value with ``*`` for any text."""
+    is_expression = operator in ("eq", "ne")
+    if value.startswith('"'):
+        value = re.sub(r"\\(\")" if is_expression else r"\\(.)", r"\1", value[1:-1])
+    wanted = value if is_expression else ".*".join(map(re.escape, value.split("*")))
+    expression = re.compile(wanted, re.DOTALL | (re.IGNORECASE if operator == ":" else 0))
+    passes = expression.search if operator == ":" else expression.fullmatch
+    negated = operator in ("!=", "ne")
+    return lambda resource: any(passes(text) for text in _values(resource, path)) != negated
 
 
 def _values(resource: Any, path: list[str]) -> Iterator[str]:
@@ -207,26 +146,3 @@ def _values(resource: Any, path: list[str]) -> Iterator[str]:
             yield from _values(resource[path[0]], path[1:])
     elif not isinstance(resource, dict):
         yield str(resource).lower() if isinstance(resource, bool) else str(resource)
-
-
-def _less(value: str, wanted: str) -> bool:
-    """Compare numbers or times."""
-    try:
-        return float(value) < float(wanted)
-    except ValueError:
-        first, second = (datetime.fromisoformat(text.replace("Z", "+00:00")) for text in (value, wanted))
-        return first < second
-
-
-def _matches(value: str, wanted: str) -> bool:
-    return re.fullmatch(wanted, value, re.DOTALL) is not None
-
-
-_OPERATORS: dict[str, Callable[[str, str], bool]] = {
-    **dict.fromkeys(("=", "!=", "eq", "ne"), _matches),
-    ":": lambda value, wanted: re.search(wanted, value, re.IGNORECASE | re.DOTALL) is not None,
-    "<": _less,
-    ">": lambda value, wanted: _less(wanted, value),
-    "<=": lambda value, wanted: not _less(wanted, value),
-    ">=": lambda value, wanted: not _less(value, wanted),
-}

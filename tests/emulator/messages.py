@@ -23,13 +23,12 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request, or a part of a batch.
+    """An HTTP request.
 
     Attributes:
         verb: ``POST``.
         target: Path and query.
         body: Its bytes.
-        in_batch: Whether it is part of a batch.
         content_type: Media type of its body.
         token: Access token of the caller; empty: none.
         headers: Other headers, with names in lower case.
@@ -38,7 +37,6 @@ class Request:
     verb: str
     target: str
     body: bytes = b""
-    in_batch: bool = False
     content_type: str = ""
     token: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)

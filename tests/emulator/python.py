@@ -6,16 +6,10 @@ on, and mark the interpreter as managed by apt (PEP 668). Their images have none
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-VARIABLE = "FLEET_EMULATOR_PYTHON"
-"""Interpreters for guests whose images have another version than this program, separated by colons."""
 
 _ABSENT = (
     *("EXTERNALLY-MANAGED", "dist-packages", "ensurepip", "site-packages"),
@@ -49,29 +43,6 @@ class Source:
 
 THIS = Source(Path(sys.base_prefix), f"{sys.version_info.major}.{sys.version_info.minor}")
 """The installation that runs this program."""
-
-
-def sources(environment: Mapping[str, str]) -> list[Source]:
-    """Return the installations from which the Python of guests can be made, the one of this program first.
-
-    Raises:
-        OSError: an interpreter of the variable cannot be run.
-        ValueError: an interpreter of the variable does not report its installation.
-    """
-    program = "import sys; print(sys.base_prefix, '%d.%d' % sys.version_info[:2], sep='\\n')"
-    available = [THIS]
-    for path in filter(None, environment.get(VARIABLE, "").split(os.pathsep)):
-        done = subprocess.run([path, "-IS", "-c", program], capture_output=True, text=True, check=False, timeout=60)
-        lines = done.stdout.splitlines()
-        if done.returncode or len(lines) != 2:
-            raise ValueError(f"{VARIABLE}: {path} is not an interpreter of Python: {done.stderr.strip()}")
-        available.append(Source(Path(lines[0]), lines[1]))
-    return available
-
-
-def select(version: str, available: Sequence[Source]) -> Source:
-    """Return the installation with this version; if none has it, the first one."""
-    return next((source for source in available if source.version == version), available[0])
 
 
 def build(directory: Path, source: Source = THIS, *, is_managed: bool = True) -> Path:

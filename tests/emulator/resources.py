@@ -220,11 +220,6 @@ def _count_instances(cloud: Cloud, body: Json) -> Json:
     return {**body, "specificReservation": {**body["specificReservation"], "inUseCount": str(used)}}
 
 
-def _check_reservation_is_free(cloud: Cloud, body: Json) -> None:
-    if body["specificReservation"]["inUseCount"] != "0":
-        raise bad_request(f"The reservation '{body['name']}' is in use.")
-
-
 def _make_policy(cloud: Cloud, call: Call, given: Json) -> Json:
     if given.get("groupPlacementPolicy", {}).get("collocation") != "COLLOCATED":
         raise bad_request("Only compact placement policies are emulated.")
@@ -258,21 +253,6 @@ def _networks(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
             subnetworks=[f"{base}/regions/{region}/subnetworks/{name}" for region in REGIONS],
             networkFirewallPolicyEnforcementOrder="AFTER_CLASSIC_FIREWALL",
             selfLink=f"{base}/global/networks/{name}",
-        )
-        for name in cloud.networks_of(call.path["project"])
-    }
-
-
-def _subnetworks(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
-    base, third = cloud.url_of(call.path["project"]), 128 + 4 * list(REGIONS).index(place)
-    return {
-        name: entry(
-            "subnetwork",
-            name,
-            network=f"{base}/global/networks/{name}",
-            ipCidrRange=f"10.{third}.0.0/20",
-            region=f"{base}/regions/{place}",
-            selfLink=f"{base}/regions/{place}/subnetworks/{name}",
         )
         for name in cloud.networks_of(call.path["project"])
     }
@@ -321,15 +301,8 @@ KINDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
         ("get", "list", "insert", "patch", "delete"),
     ),
     "reservations": (
-        Kind(
-            "reservation",
-            "zone",
-            "reservations",
-            _make_reservation,
-            check_deletion=_check_reservation_is_free,
-            shown=_count_instances,
-        ),
-        _EVERYTHING,
+        Kind("reservation", "zone", "reservations", _make_reservation, shown=_count_instances),
+        ("aggregatedList", "insert"),
     ),
     "resourcePolicies": (
         Kind("resourcePolicy", "region", "policies", _make_policy, check_deletion=_check_policy_is_free),
@@ -337,7 +310,6 @@ KINDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     ),
     "routers": (Kind("router", "region", "routers", _make_router), (*_EVERYTHING, "patch")),
     "networks": (Kind("network", "global", offered=_networks), ("get", "list")),
-    "subnetworks": (Kind("subnetwork", "region", offered=_subnetworks), ("get", "list", "aggregatedList")),
     "machineTypes": (Kind("machineType", "zone", offered=_machine_types), ("get", "list", "aggregatedList")),
     "acceleratorTypes": (Kind("acceleratorType", "zone", offered=_accelerators), ("list", "aggregatedList")),
     "zones": (Kind("zone", "global", offered=_zones), ("get", "list")),
@@ -426,11 +398,6 @@ def wait_for_operation(cloud: Cloud, call: Call) -> Json:
     scope, name = operation.scope, operation.body["name"]
     cloud.clock.wait_for(lambda: operation.done or cloud.operations.find(scope, name) is None, _LONGEST_WAIT_S)
     return operation.body
-
-
-@method(*(f"compute.{scope}Operations.list" for scope in ("zone", "region", "global")))
-def list_operations(cloud: Cloud, call: Call) -> Json:
-    return page(cloud, call, [operation.body for operation in cloud.operations.of(call.scope)])
 
 
 @method("compute.globalOperations.aggregatedList")

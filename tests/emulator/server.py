@@ -45,7 +45,6 @@ class Emulator:
         project: Id of the project there is.
         operation_s: How long an operation takes; 0: as good as no time.
         guests: Makes what runs on the instances; None: nothing does, and host keys appear by themselves.
-        ssh_port: Where the guests' sshd listens.
         directory: Of the guests' files; None: a temporary one.
         grace_s: Between the warning of a preempted instance and its end.
     """
@@ -57,7 +56,6 @@ class Emulator:
         project: str = "proj-1",
         operation_s: float = 0.01,
         guests: Guests | None = None,
-        ssh_port: int = 22,
         directory: Path | None = None,
         grace_s: float = 30.0,
     ) -> None:
@@ -71,7 +69,6 @@ class Emulator:
             guests or NoGuest,
             threaded=guests is not None,
             directory=directory or Path(self._own_directory or ""),
-            ssh_port=ssh_port,
         )
         self.cloud.grace_s = grace_s
         self.api = Api(self.cloud, self.faults)

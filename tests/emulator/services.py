@@ -286,7 +286,7 @@ def get_userinfo(cloud: Cloud, call: Call) -> Json:
 
 # --- Organization Policy
 
-_LISTS = ("compute.vmExternalIpAccess", "compute.trustedImageProjects", "gcp.resourceLocations")
+_LISTS = ("compute.vmExternalIpAccess",)
 """Constraints that allow or deny values; others are enforced or not."""
 
 

@@ -179,8 +179,8 @@ def _login_name(profile: Json, email: str) -> str:
 
 # --- the account --------------------------------------------------------------------------------------------------
 
-# https://cloud.google.com/iam/docs/service-accounts-create#creating
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]", re.ASCII)
+"""First part of an address: https://cloud.google.com/iam/docs/service-accounts-create#creating."""
 
 
 def check_given(account: Account, cloud: GceOptions) -> None:
@@ -192,12 +192,12 @@ def check_given(account: Account, cloud: GceOptions) -> None:
     if not cloud.service_account or not cloud.scopes:
         return
     try:
-        check_service_account(account, cloud, cloud.service_account)
+        check_service_account(account, cloud.service_account)
     except ApiError:
         return
 
 
-def check_service_account(account: Account, cloud: GceOptions, email: str) -> None:
+def check_service_account(account: Account, email: str) -> None:
     """Check that a service account can be used by instances.
 
     Raises:
@@ -205,34 +205,21 @@ def check_service_account(account: Account, cloud: GceOptions, email: str) -> No
         ProviderError: it does not exist, or is disabled.
     """
     existing, project = service_account(account.api, email), project_of_account(account.api, email)
-    of_accounts = ("gcloud", "iam", "service-accounts")
+    of_accounts, steps = ("gcloud", "iam", "service-accounts"), list[Command]()
     in_project = ("--project", project)
     other = "select an existing one: --service-account EMAIL"
     if existing is None:
-        message, steps = (
-            f"the service account {email} does not exist",
-            list(_creation(account, cloud, email, project)),
-        )
-        hint = f"create it, or {other}" if steps else other
+        name, _, domain = email.partition("@")
+        is_own = _ID.fullmatch(name) and domain.endswith(".iam.gserviceaccount.com")
+        message, hint = f"the service account {email} does not exist", f"create it, or {other}" if is_own else other
+        steps += [(*of_accounts, "create", name, *in_project)] if is_own else []
     elif existing.get("disabled"):
-        message, steps = f"the service account {email} is disabled", [(*of_accounts, "enable", email, *in_project)]
-        hint = "enable it, or select another one: --service-account EMAIL"
+        message, hint = f"the service account {email} is disabled", f"enable it, or {other}"
+        steps.append((*of_accounts, "enable", email, *in_project))
     else:
         return
     steps.append((*of_accounts, "list", *in_project))
     raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=steps)
-
-
-def _creation(account: Account, cloud: GceOptions, email: str, project: str) -> Iterator[Command]:
-    """Yield the commands that create the account with the roles that the options need."""
-    name, _, domain = email.partition("@")
-    if not _ID.fullmatch(name) or not domain.endswith(".iam.gserviceaccount.com"):
-        return
-    yield ("gcloud", "iam", "service-accounts", "create", name, "--project", project)
-    if cloud.unattended:
-        yield from grants(account, cloud)
-    if cloud.bucket:
-        yield from Access(email, "", "").grants(cloud)
 
 
 # --- permission to start other hosts ------------------------------------------------------------------------------

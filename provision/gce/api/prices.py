@@ -231,21 +231,22 @@ def rates_of(skus: Iterable[Any]) -> dict[tuple[str, str], Rate]:
     """
     parts: Parts = {}
     for sku in skus:
-        part, usd_h = _part(sku), _usd_h(sku)
-        if part is None or usd_h is None or usd_h.unit != part.unit:
-            continue
-        for region in sku.get("serviceRegions") or ():
-            key = (part.name, "" if region == "global" else str(region), part.model)
-            parts[key] = max(usd_h.usd, parts.get(key, 0.0))
+        with contextlib.suppress(AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+            part, usd_h = _part(sku), _usd_h(sku["pricingInfo"][-1]["pricingExpression"])
+            for region in sku["serviceRegions"]:
+                if part is None or usd_h.unit != part.unit:
+                    break
+                key = (part.name, "" if region == "global" else str(region), part.model)
+                parts[key] = max(usd_h.usd, parts.get(key, 0.0))
     rates = {**_machines(parts), **_items(parts)}
     return {key: rate for key, rate in rates.items() if rate != Rate(None, None)}
 
 
 def _part(sku: Any) -> _Part | None:
     """Return the part that a SKU prices; None if it has no meaning here."""
-    if not isinstance(sku, dict) or _text(sku.get("category"), "usageType") not in _USAGE:
+    description = sku["description"]
+    if sku["category"]["usageType"] not in _USAGE:
         return None
-    description = _text(sku, "description")
     if description in _ADDRESSES:
         return _Part(ADDRESS, _HOUR, _ADDRESSES[description])
     match = _DESCRIPTION.fullmatch(description)
@@ -265,17 +266,16 @@ class _Price(NamedTuple):
     unit: str
 
 
-def _usd_h(sku: Any) -> _Price | None:
-    """Return the current price of a SKU in its last tier, after free tiers, in US dollars an hour; None: unusable."""
-    try:
-        expression = sku["pricingInfo"][-1]["pricingExpression"]
-        price, unit = expression["tieredRates"][-1]["unitPrice"], str(expression["usageUnit"])
-        usd = int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9
-        is_usd = price.get("currencyCode", "USD") == "USD"
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-        return None
-    if not is_usd or not 0 < usd < math.inf:
-        return None
+def _usd_h(expression: Any) -> _Price:
+    """Return the price of a SKU in its last tier, after free tiers, in US dollars an hour.
+
+    Raises:
+        ValueError: it is not a price in US dollars.
+    """
+    price, unit = expression["tieredRates"][-1]["unitPrice"], str(expression["usageUnit"])
+    usd = int(price.get("units", 0)) + int(price.get("nanos", 0)) / 1e9
+    if price.get("currencyCode", "USD") != "USD" or not 0 < usd < math.inf:
+        raise ValueError(f"{price} is not a price in US dollars")
     return _Price(usd / HOURS_PER_MONTH if unit == _GB_MONTH else usd, unit)
 
 
@@ -316,11 +316,6 @@ def _items(parts: Parts) -> dict[tuple[str, str], Rate]:
             spot = parts.get((name, region, SPOT), on_demand if name in disks else None)
             rates[name, region] = Rate(on_demand, spot, parts.get((name, region, FLEX_START)))
     return rates
-
-
-def _text(mapping: Any, key: str) -> str:
-    value = mapping.get(key) if isinstance(mapping, dict) else None
-    return value if isinstance(value, str) else ""
 
 
 BILLING = "https://cloudbilling.googleapis.com"

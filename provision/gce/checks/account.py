@@ -117,7 +117,7 @@ def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
     email = cloud.service_account or account.api.get_project().default_service_account
-    accounts.check_service_account(account, cloud, email)
+    accounts.check_service_account(account, email)
     if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
         denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")
         raise account.diagnosis([denied], "create instances")
