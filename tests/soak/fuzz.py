@@ -47,14 +47,11 @@ from train.agent.gang.states import (
 )
 from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, decode, encode
+from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, build, decode, encode
 from train.agent.protocol.session import (
-    ChiefGreeting,
+    Credentials,
     LinkError,
-    PeerGreeting,
     encode_message,
-    port_owner,
-    port_question,
 )
 from train.agent.protocol.strict_json import JsonError, parse_object
 from train.rendezvous.contract import Participants
@@ -130,14 +127,13 @@ def fuzz_manifests(mangler: Mangler, rounds: int) -> None:
         PathItem("a/x", PathKind.FILE, 0o644, 5, 10**18, "0" * 64),
         PathItem("b", PathKind.LINK, 0o777, content="a/x"),
     ]
-    whole = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-0", "o", tuple(items)))
-    assert decode_manifest(whole).items == tuple(items)
+    whole = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-0", "o", items))
+    assert decode_manifest(whole).items == items
     for _ in range(rounds):
         data = mangler.damage(whole) if mangler.random.random() < 0.8 else mangler.anything()
         with contextlib.suppress(Exception):
             parts = json.loads(data)  # with a valid digest, as a hostile host would send it
-            rows = [PathItem(*row) for row in parts[3]]
-            parts[0] = [1, 1, digest_of([row._replace(kind=PathKind(row.kind)) for row in rows])]
+            parts["snapshot"]["digest"] = digest_of([build(PathItem, row) for row in parts["items"]])
             data = json.dumps(parts).encode()
         with contextlib.suppress(ValueError):
             for item in decode_manifest(data).items:
@@ -165,11 +161,10 @@ def fuzz_bundles(mangler: Mangler, rounds: int, directory: str) -> None:
 
 
 def fuzz_proofs(mangler: Mangler, rounds: int) -> None:
-    """Send damaged lines to both sides of the handshake between agents, and to the probe of task ports."""
-    nonce = b"n" * 16
+    """Send damaged lines to both sides of the handshake between agents."""
     for _ in range(rounds):
-        chief = ChiefGreeting(_SECRET, "job", 0, nonce)
-        peer = PeerGreeting(_SECRET, "job", 0, "worker-1", nonce)
+        chief = Credentials("job", _SECRET, "worker-0").chief_greeting()
+        peer = Credentials("job", _SECRET, "worker-1").peer_greeting()
         lines = [peer.first()]
         with contextlib.suppress(LinkError):
             answer, _ = chief.take(_perhaps(mangler, lines[0]))
@@ -178,8 +173,6 @@ def fuzz_proofs(mangler: Mangler, rounds: int) -> None:
             assert theirs is not None
             for _ in range(3):
                 theirs.open(_perhaps(mangler, ours.seal(encode_message({"beat": 1}))))
-        with contextlib.suppress(LinkError):
-            port_owner(_SECRET, "job", 1, "worker-0", nonce, mangler.damage(b'{"task":"worker-1","proof":"00"}\n'))
 
 
 def _perhaps(mangler: Mangler, line: bytes) -> bytes:
@@ -200,7 +193,7 @@ def _say(mangler: Mangler, port: int, greeting: bytes) -> socket.socket:
 
 
 def _hello(job: str, attempt: int, task: str) -> bytes:
-    return PeerGreeting(_SECRET, job, attempt, task, b"n" * 16).first()
+    return Credentials(job, _SECRET, task, attempt).peer_greeting().first()
 
 
 def fuzz_links(mangler: Mangler, rounds: int) -> None:
@@ -225,9 +218,8 @@ def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
     site = Site()
     try:
         port = site.listen()
-        question = port_question("job", 1, "worker-0", b"n" * 16)
         for _ in range(rounds):
-            with _say(mangler, port, question):
+            with _say(mangler, port, _hello("job", 1, "worker-0")):
                 site.loop.after("test", 0.002, lambda: None)
                 site.loop.turn()
         assert site.probe(port) == {"worker-1": ""}

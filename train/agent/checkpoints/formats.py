@@ -69,6 +69,7 @@ class DirectoryListing(NamedTuple):
 class State(NamedTuple):
     """Content of a checkpoint directory without files in progress."""
 
+    directory: str
     entries: Tuple[PathItem, ...]
     declared_complete: FrozenSet[str]  # paths that TensorFlow or Keras declares complete
     managed_directories: FrozenSet[str]  # directories in which it does so
@@ -204,7 +205,7 @@ def complete_state(listing: DirectoryListing) -> Optional[State]:
         return None
     kept = [entry for entry in kept if prefix_of(entry.path) not in partial]
     complete = frozenset(entry.path for entry in kept if entry.path in declared or prefix_of(entry.path) in declared)
-    return State(tuple(sorted(kept)), complete, frozenset(managed))
+    return State(listing.directory, tuple(sorted(kept)), complete, frozenset(managed))
 
 
 def _incomplete_checkpoints(paths: Set[str], directories: Set[str]) -> Dict[str, Set[int]]:

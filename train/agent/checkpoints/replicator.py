@@ -23,37 +23,28 @@ from train.agent.checkpoints.snapshot import (
     Snapshot,
     SnapshotManifest,
     newer,
-    read_snapshot,
     replicated_keys,
     replication_problem,
 )
 from train.agent.checkpoints.store import (
     ChangedError,
     ReplicaError,
-    SnapshotOrigin,
     SnapshotStore,
     directory_identity,
-    find_open_file,
     list_directory,
     read_listing,
     refresh,
     restore,
     take_snapshot,
 )
-from train.agent.checkpoints.transfer import (
-    BandwidthLimit,
-    CancelledFetchError,
-    Fetch,
-    SnapshotServer,
-    Source,
-)
+from train.agent.checkpoints.transfer import BandwidthLimit, CancelledFetchError, Fetch, SnapshotServer, Source
 from train.agent.host.loop import Loop
 from train.agent.host.ports import listen_for_links
 from train.agent.host.processes import read_stat
 from train.agent.host.spawn import fork_helper
 from train.agent.host.streams import LineStream
 from train.agent.protocol.errors import RefusedError, reason_kind
-from train.agent.protocol.records import NO_REASON, Reason, ReasonKind
+from train.agent.protocol.records import NO_REASON, Reason, build, to_dict
 from train.agent.protocol.session import Credentials
 
 if TYPE_CHECKING:
@@ -84,9 +75,7 @@ class News(NamedTuple):
     held: Optional[Snapshot]  # what this host can give
     port: int  # where it gives it; 0: nowhere
     settled: Optional[int] = None  # the attempt whose last look is done
-    fetched: Optional[Snapshot] = (
-        None  # wanted, and done; not `held` where the directory is shared, or where that is newer
-    )
+    fetched: Optional[Snapshot] = None  # wanted, and done; not `held` if the directory is shared, or that is newer
     restored: Optional[Restored] = None
     checkpoint: str = ""  # the name of the restored checkpoint, if its files are known here
     error: str = ""  # why a fetch failed, or that the replicator ended
@@ -170,14 +159,14 @@ class Replicator:
 
     def fetch(self, snapshot: Snapshot, sources: Sequence[Source]) -> None:
         """Fetch a snapshot from the first source that has it, after a fetch in progress."""
-        self._send_command({"fetch": snapshot, "sources": sources})
+        self._send_command({"fetch": to_dict(snapshot), "sources": sources})
 
     def restore(self, snapshot: Optional[Snapshot], sources: Sequence[Source]) -> None:
         """Make the checkpoint directory equal to a snapshot, fetched if it is not held; None means empty.
 
         Replaces every order to fetch or to restore that is not done yet.
         """
-        self._send_command({"restore": snapshot, "sources": sources})
+        self._send_command({"restore": to_dict(snapshot), "sources": sources})
 
     def update_live(self, *, on: bool) -> None:
         """Update the checkpoint directory with each fetched snapshot, for a task that reads it."""
@@ -195,23 +184,13 @@ class Replicator:
         self._stream.send_data(json.dumps(command).encode() + b"\n")
 
     def _take_news(self, line: bytes) -> None:
-        news = _read_news(json.loads(line))
+        news: News = build(News, json.loads(line))
         self._held = news.held
         self._on_news(news)
 
     def _ended(self) -> None:
         why = f"the replicator of {self._slot} ended: see agent.log in the job's directory on its host"
         self._on_news(News(self._held, 0, error=why, ended=True))
-
-
-def _read_news(values: Dict[str, Any]) -> News:
-    restored = values.get("restored")
-    if restored is not None:
-        text, kind = restored[1]
-        values["restored"] = Restored(read_snapshot(restored[0]), Reason(text, ReasonKind(kind)))
-    for name in ("held", "fetched"):
-        values[name] = read_snapshot(values.get(name))
-    return News(**values)
 
 
 # --- the process ------------------------------------------------------------------------------------------------
@@ -271,15 +250,12 @@ class _Process:
             self._mover.updates_live = command["show"]
             return
         sources = [(str(address), int(port)) for address, port in command["sources"]]
-        if "restore" in command:
-            self._mover.restore(read_snapshot(command["restore"]), sources)
-        else:
-            snapshot = read_snapshot(command["fetch"])
-            if snapshot is not None:
-                self._mover.fetch(snapshot, sources)
+        name = "restore" if "restore" in command else "fetch"
+        snapshot = build(Snapshot, command[name]) if command[name] is not None else None
+        self._mover.order(name, snapshot, sources)
 
     def _report(self, **happened: Any) -> None:
-        news = {"held": self._store.held, "port": self._port, **happened}
+        news = to_dict(News(self._store.held, self._port, **happened))
         with self._send_lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._control.sendall(json.dumps(news).encode() + b"\n")
 
@@ -363,9 +339,9 @@ class _Watcher:
         """Watch the directory from now on; what equals the newest snapshot is not new."""
         self._baseline = None
         self._setup.check()
-        with self._store.reading() as kept:
-            items = kept.manifest.items if kept is not None else ()
-            self._baseline = replicated_keys(items, list_directory(self._live)) if items else {}
+        newest = self._store.newest
+        items = newest.manifest.items if newest is not None else []
+        self._baseline = replicated_keys(items, list_directory(self._live)) if items else {}
         self._seen, self._taken_at = {}, time.monotonic()
 
     def _look(self) -> None:
@@ -385,41 +361,30 @@ class _Watcher:
         if state is None:
             return
         quiet_s = _VERIFIED_QUIET_S if state.shows_its_end(baseline) else QUIET_S
-        if now - self._seen_at < quiet_s or not self._is_whole(state, baseline):
+        is_quiet = now - self._seen_at >= quiet_s and self._is_task_alive()
+        if not is_quiet or not self._are_finished(state.changed_files(baseline)):
             state = self._declared_part(state, baseline, is_running=True)
         if state is not None and state.keys != baseline:
             self._take(state)
 
     def _report_missing(self, state: Optional[State]) -> None:
-        open_file = find_open_file(self._live)
         cause = (
             f"the directory was never unchanged for {QUIET_S:.0f} s;"
             " save less often, or with tf.train.CheckpointManager"
         )
         if state is None:
             cause = "a file of a checkpoint is missing"
-        elif open_file:
-            cause = f"'{open_file}' is open for writing; if it is a log, write it to another directory"
         self._report_once(
             f"no complete checkpoint in {self._live} of {self._setup.slot} for {_UNUSUAL_S:.0f} s; the newest is not"
             f" copied to other hosts: {cause}"
         )
 
-    def _is_whole(self, state: State, baseline: Keys) -> bool:
-        """Return True if the task has closed all files of a state that is at rest."""
-        return self._are_finished(state.changed_files(baseline)) and self._are_closed()
-
     def _are_finished(self, paths: Iterable[str]) -> bool:
         files = (os.path.join(self._live, path) for path in paths)
         return not any(is_unfinished(file) for file in files if not os.path.islink(file))
 
-    def _are_closed(self) -> bool:
-        """Return True if the task has closed all files.
-
-        A process that is killed closes its files, too, but it is ending before that.
-        """
-        if find_open_file(self._live):
-            return False
+    def _is_task_alive(self) -> bool:
+        """Return True unless the task is ending: a process that was killed may have left half a file."""
         task = read_stat(self._task)
         return task is not None and not task.ending
 
@@ -429,7 +394,7 @@ class _Watcher:
         After the task was killed, the end of an HDF5 file proves nothing: it may have been flushed before.
         """
         files = state.independent_files(baseline).intersection(state.changed_files(baseline))
-        can_be_whole = all(path.endswith(".keras") for path in files) or (is_running and self._are_closed())
+        can_be_whole = all(path.endswith(".keras") for path in files) or (is_running and self._is_task_alive())
         is_whole = bool(files) and can_be_whole and self._are_finished(files)
         return state.declared_part(baseline, files if is_whole else frozenset())
 
@@ -454,8 +419,7 @@ class _Watcher:
                 return
 
     def _take(self, state: State) -> None:
-        origin = SnapshotOrigin(self._live, self._setup.slot, directory_identity(self._live), self._attempt)
-        is_new = take_snapshot(self._store, origin, state)
+        is_new = take_snapshot(self._store, self._setup.slot, self._attempt, state)
         self._baseline, self._taken_at = state.keys, time.monotonic()
         self._has_reported = False
         if is_new:
@@ -470,54 +434,45 @@ class _Mover:
         self._store = store
         self._report = report
         self._change = threading.Condition()
-        self._next: Optional[Tuple[Snapshot, List[Source]]] = None
-        self._restore: Optional[Tuple[Optional[Snapshot], List[Source]]] = None
+        self._orders: Dict[str, Tuple[Optional[Snapshot], List[Source]]] = {}
         self._fetching: Optional[Fetch] = None
         self.updates_live = False  # fetched snapshots go to the checkpoint directory at once
 
-    def fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
-        """Fetch a snapshot next, in place of any other that has not started."""
+    def order(self, name: str, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
+        """Fetch a snapshot next, in place of one that waits for that, or restore one, in place of everything."""
         with self._change:
-            self._next = (snapshot, sources)
-            self._change.notify()
-
-    def restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
-        """Restore a snapshot next, in place of everything else."""
-        with self._change:
-            self._next = None
-            self._restore = (snapshot, sources)
-            if self._fetching is not None and self._fetching.snapshot != snapshot:
-                self._fetching.cancel()
+            if name == "restore":
+                self._orders.clear()
+                if self._fetching is not None and self._fetching.snapshot != snapshot:
+                    self._fetching.cancel()
+            self._orders[name] = (snapshot, sources)
             self._change.notify()
 
     def run(self) -> None:
         """Handle requests, forever."""
         while True:
             with self._change:
-                self._change.wait_for(lambda: self._next is not None or self._restore is not None)
-                restoring, self._restore = self._restore, None
-                following = None
-                if restoring is None:
-                    following, self._next = self._next, None
+                self._change.wait_for(lambda: bool(self._orders))
+                name = "restore" if "restore" in self._orders else "fetch"
+                snapshot, sources = self._orders.pop(name)
             with contextlib.suppress(CancelledFetchError):
-                if restoring is not None:
-                    self._do_restore(*restoring)
-                elif following is not None:
-                    self._do_fetch(*following)
+                if name == "restore":
+                    self._restore(snapshot, sources)
+                elif snapshot is not None:
+                    self._fetch(snapshot, sources)
 
-    def _do_fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
+    def _fetch(self, snapshot: Snapshot, sources: List[Source]) -> None:
         try:
             if newer(snapshot, self._store.held):
-                with self._store.reading() as kept:
-                    before = kept.manifest if kept is not None else None
+                before = self._store.newest
                 if self._fetch_snapshot(snapshot, sources) and self.updates_live:
-                    self._show(snapshot, before)
+                    self._show(snapshot, before.manifest if before is not None else None)
         except (ReplicaError, OSError) as error:
             self._report(error=_describe_error(error))
         else:
             self._report(fetched=snapshot)
 
-    def _do_restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
+    def _restore(self, snapshot: Optional[Snapshot], sources: List[Source]) -> None:
         reason, name = NO_REASON, ""
         try:
             self._setup.check()
@@ -531,10 +486,9 @@ class _Mover:
         if snapshot is None:
             restore(self._setup.live, None)
             return ""
-        with self._store.reading(snapshot) as kept:
-            is_intact = kept is not None and kept.is_intact()
-        if not is_intact:
-            if kept is not None:
+        newest = self._store.newest if self._store.held == snapshot else None
+        if newest is None or not newest.is_intact():
+            if newest is not None:
                 self._store.drop()
             if not self._fetch_snapshot(snapshot, sources):
                 return ""
@@ -554,7 +508,7 @@ class _Mover:
     def _fetch_snapshot(self, snapshot: Snapshot, sources: List[Source]) -> bool:
         fetch = Fetch(self._store, self._setup.credentials, snapshot, self._setup.is_shared_with)
         with self._change:
-            if self._restore is not None and self._restore[0] != snapshot:
+            if self._orders.get("restore", (snapshot,))[0] != snapshot:
                 raise CancelledFetchError
             self._fetching = fetch
         try:

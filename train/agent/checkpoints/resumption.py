@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from train.agent.checkpoints.formats import State, checkpoint_name, complete_state
 from train.agent.checkpoints.snapshot import replication_problem
 from train.agent.checkpoints.store import (
     ChangedError,
     ReplicaError,
-    SnapshotOrigin,
     SnapshotStore,
     StoredSnapshot,
-    directory_identity,
     newest_stored,
     read_listing,
     take_snapshot,
@@ -27,14 +25,6 @@ from train.agent.protocol.records import HeldCheckpoint, Resumption
 _UNCOPIED = 1  # attempt and number of a checkpoint that was not replicated, because its job had one task
 
 
-class _Live(NamedTuple):
-    """A checkpoint directory that was not replicated, in a complete state."""
-
-    directory: str
-    slot: str
-    state: State
-
-
 def held_checkpoint(paths: TaskPaths) -> Optional[HeldCheckpoint]:
     """Return the newest complete checkpoint of an ended job that the directory of a task holds; None: none."""
     stored = _replica(paths)
@@ -42,7 +32,7 @@ def held_checkpoint(paths: TaskPaths) -> Optional[HeldCheckpoint]:
         snapshot = stored.manifest.snapshot
         return HeldCheckpoint(snapshot.attempt, snapshot.number, checkpoint_name(stored.manifest.items))
     live = _live(paths)
-    return HeldCheckpoint(_UNCOPIED, _UNCOPIED, checkpoint_name(live.state.entries)) if live is not None else None
+    return HeldCheckpoint(_UNCOPIED, _UNCOPIED, checkpoint_name(live.entries)) if live is not None else None
 
 
 def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> None:
@@ -60,9 +50,9 @@ def copy_checkpoint(host: HostPaths, wanted: Resumption, target: TaskPaths) -> N
         if stored is not None:
             _copy(stored, target.replica)
         elif live is not None:
-            origin = SnapshotOrigin(live.directory, live.slot, directory_identity(live.directory), _UNCOPIED)
+            slot = str((read_job(paths) or {}).get("slot", ""))
             try:
-                take_snapshot(SnapshotStore(target.replica), origin, live.state)
+                take_snapshot(SnapshotStore(target.replica), slot, _UNCOPIED, live)
             except ChangedError as error:
                 raise ReplicaError(f"the checkpoint of job {wanted.job} changes while it is copied") from error
         return
@@ -82,7 +72,7 @@ def _replica(paths: TaskPaths) -> Optional[StoredSnapshot]:
     return stored if stored is not None and stored.manifest.files else None
 
 
-def _live(paths: TaskPaths) -> Optional[_Live]:
+def _live(paths: TaskPaths) -> Optional[State]:
     """Return the checkpoint directory of a job with one slot; None: it is a URL, is not complete, or is empty."""
     job: Dict[str, Any] = read_job(paths) or {}
     replication = job.get("replication") or {}
@@ -95,8 +85,7 @@ def _live(paths: TaskPaths) -> Optional[_Live]:
         return None
     with contextlib.suppress(OSError, ReplicaError):
         state = complete_state(read_listing(real))
-        if state is not None and not state.empty:
-            return _Live(real, str(job.get("slot", "")), state)
+        return state if state is not None and not state.empty else None
     return None
 
 

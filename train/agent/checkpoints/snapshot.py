@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, List, Mapping, NamedTuple, Optional, Sequ
 
 from train.agent.files.disk import contains, mount_of
 from train.agent.files.paths import is_inner_link, is_inner_path
-from train.agent.protocol.strict_json import check_number, check_text, parse_json
+from train.agent.protocol.records import build, to_dict
+from train.agent.protocol.strict_json import parse_json
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -56,20 +57,6 @@ def newest(*held: Optional[Snapshot]) -> Optional[Snapshot]:
     return max(snapshots, key=lambda snapshot: (snapshot.attempt, snapshot.number), default=None)
 
 
-def read_snapshot(value: Any) -> Optional[Snapshot]:
-    """Return the snapshot of a JSON list; None for null.
-
-    Raises:
-        ValueError: it names none.
-    """
-    if value is None:
-        return None
-    shape = [type(item) for item in value] if isinstance(value, (list, tuple)) else []
-    if shape != [int, int, str]:
-        raise ValueError(f"no snapshot: {value!r}")
-    return Snapshot(*value)
-
-
 class PathKind(str, Enum):
     """Type of a path."""
 
@@ -101,7 +88,7 @@ class SnapshotManifest(NamedTuple):
     snapshot: Snapshot
     slot: str  # whose checkpoint directory it was taken from
     origin: str  # identity of that directory
-    items: Tuple[PathItem, ...]
+    items: List[PathItem]
 
     @property
     def files(self) -> List[Tuple[int, PathItem]]:
@@ -117,8 +104,7 @@ def digest_of(items: Sequence[PathItem]) -> str:
 
 def encode_manifest(manifest: SnapshotManifest) -> bytes:
     """Return a manifest as JSON."""
-    items = [[item.path, item.kind.value, *item[2:]] for item in manifest.items]
-    return json.dumps([manifest.snapshot, manifest.slot, manifest.origin, items], separators=(",", ":")).encode()
+    return json.dumps(to_dict(manifest), separators=(",", ":")).encode()
 
 
 def decode_manifest(data: bytes) -> SnapshotManifest:
@@ -127,51 +113,24 @@ def decode_manifest(data: bytes) -> SnapshotManifest:
     Raises:
         ValueError: it is none, or one that would write elsewhere than in the directory it is for.
     """
-    parts = parse_json(data)
-    if not isinstance(parts, list) or len(parts) != 4:
-        raise ValueError("not a manifest")
-    named, slot, origin, rows = parts
-    if not isinstance(slot, str) or not isinstance(origin, str) or not isinstance(rows, list):
-        raise ValueError("not a manifest")
-    if len(rows) > MOST_ENTRIES:
+    manifest: SnapshotManifest = build(SnapshotManifest, parse_json(data))
+    items = manifest.items
+    if len(items) > MOST_ENTRIES:
         raise ValueError(f"a manifest of more than {MOST_ENTRIES} paths")
-    items = tuple(map(_item, rows))
-    snapshot = read_snapshot(named)
-    if snapshot is None or digest_of(items) != snapshot.digest:
+    if digest_of(items) != manifest.snapshot.digest:
         raise ValueError("a manifest that does not fit its digest")
-    _check_paths(items)
-    return SnapshotManifest(snapshot, slot, origin, items)
-
-
-def _check_paths(items: Sequence[PathItem]) -> None:
     directories = {item.path for item in items if item.kind is PathKind.DIRECTORY} | {""}
     for item in items:
-        if (
-            not is_inner_path(item.path)
-            or os.path.dirname(item.path) not in directories
-            or item.kind is PathKind.OTHER
-        ):
+        is_inner = is_inner_path(item.path) and os.path.dirname(item.path) in directories
+        if not is_inner or item.kind is PathKind.OTHER:
             raise ValueError(f"a manifest with a path that leads elsewhere: {item.path!r}")
         if item.kind is PathKind.LINK and not is_inner_link(item.path, item.content):
             raise ValueError(f"a manifest with a link that leads elsewhere: {item.path!r}")
+        if not 0 <= item.mode <= MODES or item.size < 0:
+            raise ValueError(f"a manifest with an impossible mode or size: {item.path!r}")
     if len({item.path for item in items}) != len(items):
         raise ValueError("a manifest that names a path twice")
-
-
-_ROW = [str, str, int, int, int, str]
-
-
-def _item(row: Any) -> PathItem:
-    if not isinstance(row, list) or [type(value) for value in row] != _ROW:
-        raise ValueError("a manifest with a row of another shape")
-    path, kind, mode, size, mtime_ns, content = row
-    for text in (path, content):
-        check_text(text)
-    for number in (size, mtime_ns):
-        check_number(number)
-    if not 0 <= mode <= MODES or size < 0:
-        raise ValueError(f"a manifest with an impossible mode or size: {path!r}")
-    return PathItem(path, PathKind(kind), mode, size, mtime_ns, content)
+    return manifest
 
 
 # --- making a directory equal to a snapshot ------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import contextlib
 import os
 import stat
 import threading
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from collections import Counter
+from typing import Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from train.agent.checkpoints.formats import (
     BACKUP_METADATA,
@@ -145,43 +146,14 @@ def directory_identity(directory: str) -> str:
     return identity(read_mounts(), nearest, boot_id(), status.st_dev, status.st_ino, rest.rstrip("/"))
 
 
-def find_open_file(directory: str) -> str:
-    """Return a file in `directory` that a process has open for writing, as far as this user may see; empty: none."""
-    for process in filter(str.isdigit, list_names("/proc")):
-        for fd in list_names(f"/proc/{process}/fd"):
-            with contextlib.suppress(OSError, ValueError):
-                path = os.readlink(f"/proc/{process}/fd/{fd}")
-                if (
-                    path.startswith(directory + "/")
-                    and not is_ignored(path[len(directory) + 1 :])
-                    and _is_open_for_writing(f"/proc/{process}/fdinfo/{fd}")
-                ):
-                    return path[len(directory) + 1 :]
-    return ""
-
-
-def _is_open_for_writing(fdinfo: str) -> bool:
-    with open(fdinfo, encoding="ascii") as file:
-        flags = next((line.split()[1] for line in file if line.startswith("flags:")), "0")
-    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
-
-
 # --- storing ----------------------------------------------------------------------------------------------------
 
 
-class StoredSnapshot:
-    """One complete snapshot on this disk.
+class StoredSnapshot(NamedTuple):
+    """One complete snapshot on this disk."""
 
-    Args:
-        directory: Where it is.
-        manifest: What it consists of.
-    """
-
-    def __init__(self, directory: str, manifest: SnapshotManifest) -> None:
-        self.directory = directory
-        self.manifest = manifest
-        self.readers = 0
-        self.cut = False  # readers have to stop: its space is needed
+    directory: str
+    manifest: SnapshotManifest
 
     def path(self, number: int) -> str:
         """Return the path of the file with index `number` in the manifest."""
@@ -189,18 +161,20 @@ class StoredSnapshot:
 
     def is_intact(self) -> bool:
         """Return True if its files are unchanged, by their sizes and times."""
-        for number, item in self.manifest.files:
-            try:
-                status = os.stat(self.path(number))
-            except OSError:
-                return False
-            if (status.st_size, status.st_mtime_ns) != (item.size, item.mtime_ns):
-                return False
-        return True
+        with contextlib.suppress(OSError):
+            return all(
+                _stamp(self.path(number)) == (item.size, item.mtime_ns) for number, item in self.manifest.files
+            )
+        return False
+
+
+def _stamp(path: str) -> Tuple[int, int]:
+    status = os.stat(path, follow_symlinks=False)
+    return status.st_size, status.st_mtime_ns
 
 
 class SnapshotStore:
-    """The newest complete snapshot, and the one before it while it is being read.
+    """The newest complete snapshot, and an older one while it is being sent.
 
     Args:
         directory: Where they are; what was left there by a process that was killed is removed.
@@ -210,46 +184,51 @@ class SnapshotStore:
     """
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self._directory = directory
         self._lock = threading.Lock()
         self._count = 0
-        self._newest: Optional[StoredSnapshot] = None
-        self._older: List[StoredSnapshot] = []  # that are being read
+        self._readers: Counter[str] = Counter()  # by directory
         make_directory(directory)
-        self._newest = newest_stored(directory)
+        newest = newest_stored(directory)
+        self._stored = [newest] if newest is not None else []  # the newest last
         for name in os.listdir(directory):
             path = os.path.join(directory, name)
-            if self._newest is None or path != self._newest.directory:
+            if newest is None or path != newest.directory:
                 remove_tree(path)
 
     @property
-    def held(self) -> Optional[Snapshot]:
+    def newest(self) -> Optional[StoredSnapshot]:
         """Return the newest complete snapshot."""
-        newest = self._newest
+        return next(reversed(self._stored), None)
+
+    @property
+    def held(self) -> Optional[Snapshot]:
+        """Return the ID of the newest complete snapshot."""
+        newest = self.newest
         return newest.manifest.snapshot if newest is not None else None
 
     @contextlib.contextmanager
-    def reading(self, snapshot: Optional[Snapshot] = None) -> Iterator[Optional[StoredSnapshot]]:
-        """Return the newest snapshot, or only the given one, and keep it while it is read; None if not held."""
+    def reading(self, snapshot: Snapshot) -> Iterator[Optional[StoredSnapshot]]:
+        """Return a snapshot, and keep it while it is read; None if it is not the newest one."""
         with self._lock:
-            kept = self._newest
-            if kept is not None and snapshot not in (None, kept.manifest.snapshot):
+            kept = self.newest
+            if kept is None or kept.manifest.snapshot != snapshot:
                 kept = None
-            if kept is not None:
-                kept.readers += 1
+            else:
+                self._readers[kept.directory] += 1
         try:
             yield kept
         finally:
             if kept is not None:
                 with self._lock:
-                    kept.readers -= 1
-                self._remove_older()
+                    self._readers[kept.directory] -= 1
+                    self._remove_older()
 
     def make(self) -> str:
         """Return an empty directory for a new snapshot."""
         with self._lock:
             self._count += 1
-            directory = os.path.join(self.directory, f"{_MAKING}{self._count}")
+            directory = os.path.join(self._directory, f"{_MAKING}{self._count}")
         make_directory(directory)
         return directory
 
@@ -261,35 +240,27 @@ class SnapshotStore:
         """
         snapshot = manifest.snapshot
         write_atomic(os.path.join(target_directory, MANIFEST), encode_manifest(manifest))
-        directory = os.path.join(self.directory, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
+        directory = os.path.join(self._directory, f"{snapshot.attempt}-{snapshot.number}-{snapshot.digest[:16]}")
         with self._lock:
             while os.path.lexists(directory):  # the same snapshot, which is still being read
                 directory += "+"
             os.rename(target_directory, directory)
-            self._replace(StoredSnapshot(directory, manifest))
-        self._remove_older()
+            self._stored.append(StoredSnapshot(directory, manifest))
+            self._remove_older()
 
     def drop(self) -> None:
         """Discard the newest snapshot, because it is damaged."""
         with self._lock:
-            self._replace(None)
-        self._remove_older()
-
-    def _replace(self, newest: Optional[StoredSnapshot]) -> None:
-        if self._newest is not None:
-            self._older.append(self._newest)
-        self._newest = newest
+            remove_tree(self._stored.pop().directory)
 
     def _remove_older(self) -> None:
         """Remove the older snapshots, except the newest one that is still being sent."""
-        with self._lock:
-            read = [kept for kept in self._older if kept.readers]
-            unread = [kept for kept in self._older if not kept.readers]
-            for kept in read[:-1]:
-                kept.cut = True
-            self._older = read
-        for kept in unread:
-            remove_tree(kept.directory)
+        older = self._stored[:-1]
+        sent = [kept for kept in older if self._readers[kept.directory]][-1:]
+        for kept in older:
+            if kept not in sent:
+                remove_tree(kept.directory)
+        self._stored = [*sent, *self._stored[-1:]]
 
 
 def newest_stored(directory: str) -> Optional[StoredSnapshot]:
@@ -339,17 +310,14 @@ def _link_or_copy(source: str, target: str, item: PathItem) -> None:
     copy_file(source, target, item.mode, item.mtime_ns)
 
 
-class SnapshotOrigin(NamedTuple):
-    """The origin of a copied state."""
-
-    live: str
-    slot: str
-    origin: str
-    attempt: int
-
-
-def take_snapshot(store: SnapshotStore, origin: SnapshotOrigin, state: State) -> bool:
+def take_snapshot(store: SnapshotStore, slot: str, attempt: int, state: State) -> bool:
     """Store a copy of `state` as the newest snapshot; return False if it equals the newest one.
+
+    Args:
+        store: Where to keep it.
+        slot: Slot that writes the checkpoints.
+        attempt: The attempt that wrote them.
+        state: What to copy.
 
     Raises:
         ChangedError: the directory changed meanwhile.
@@ -358,16 +326,14 @@ def take_snapshot(store: SnapshotStore, origin: SnapshotOrigin, state: State) ->
     """
     target_directory = store.make()
     try:
-        with store.reading() as previous:
-            items = tuple(_copy_state(origin, state, target_directory, previous))
+        items = list(_copy_state(slot, state, target_directory, store.newest))
         held, digest = store.held, digest_of(items)
         if held is not None and held.digest == digest:
             return False
-        attempt = max(origin.attempt, held.attempt) if held else origin.attempt
+        attempt = max(attempt, held.attempt) if held else attempt
         number = held.number + 1 if held and held.attempt == attempt else 1
-        store.keep(
-            target_directory, SnapshotManifest(Snapshot(attempt, number, digest), origin.slot, origin.origin, items)
-        )
+        origin = directory_identity(state.directory)
+        store.keep(target_directory, SnapshotManifest(Snapshot(attempt, number, digest), slot, origin, items))
         return True
     except FileNotFoundError as error:
         raise ChangedError(str(error)) from error
@@ -376,48 +342,41 @@ def take_snapshot(store: SnapshotStore, origin: SnapshotOrigin, state: State) ->
 
 
 def _copy_state(
-    origin: SnapshotOrigin, state: State, target_directory: str, previous: Optional[StoredSnapshot]
+    slot: str, state: State, target_directory: str, previous: Optional[StoredSnapshot]
 ) -> Iterator[PathItem]:
     """Copy what has changed since the previous snapshot; yield the items of the new one."""
+    live = state.directory
     stored = {item.path: (number, item) for number, item in previous.manifest.files} if previous is not None else {}
     files = {entry.path: entry for entry in state.entries if entry.kind is PathKind.FILE}
     fresh = {
         path: entry for path, entry in files.items() if path not in stored or not is_equal(entry, stored[path][1])
     }
-    same_disk = os.stat(origin.live).st_dev == os.stat(target_directory).st_dev
-    need_space(
-        target_directory,
-        sum(entry.size for entry in fresh.values() if not (same_disk and is_data(entry.path))),
-        f"a copy of {origin.slot}'s checkpoint",
-    )
+    same_disk = os.stat(live).st_dev == os.stat(target_directory).st_dev
+    copied = [entry.size for entry in fresh.values() if not (same_disk and is_data(entry.path))]
+    need_space(target_directory, sum(copied), f"a copy of {slot}'s checkpoint")
     targets = {entry.path: os.path.join(target_directory, str(at)) for at, entry in enumerate(state.entries)}
     for path, entry in files.items():
         if path in fresh:
-            _link_or_copy(os.path.join(origin.live, path), targets[path], entry)
+            _link_or_copy(os.path.join(live, path), targets[path], entry)
         elif previous is not None:
             os.link(previous.path(stored[path][0]), targets[path])
-    _check_unchanged(origin.live, fresh.values())
+    for entry in fresh.values():
+        if _stamp(os.path.join(live, entry.path)) != (entry.size, entry.mtime_ns):
+            raise ChangedError(f"{entry.path} changed while it was copied")
     for entry in state.entries:
         if entry.kind is PathKind.LINK:
-            yield entry._replace(content=_inner_target(origin, entry))
+            yield entry._replace(content=_inner_target(slot, live, entry))
         elif entry.path in fresh:
             yield entry._replace(content=hash_file(targets[entry.path])[0])
         else:
             yield stored[entry.path][1] if entry.kind is PathKind.FILE else entry
 
 
-def _check_unchanged(live: str, entries: Iterable[PathItem]) -> None:
-    for entry in entries:
-        status = os.stat(os.path.join(live, entry.path), follow_symlinks=False)
-        if (status.st_size, status.st_mtime_ns) != (entry.size, entry.mtime_ns):
-            raise ChangedError(f"{entry.path} changed while it was copied")
-
-
-def _inner_target(origin: SnapshotOrigin, link: PathItem) -> str:
-    target = inner_target(origin.live, link.path, link.content)
+def _inner_target(slot: str, live: str, link: PathItem) -> str:
+    target = inner_target(live, link.path, link.content)
     if not target:
         raise ReplicaError(
-            f"{origin.slot}'s checkpoints are not copied to other hosts: the link {link.path} points"
+            f"{slot}'s checkpoints are not copied to other hosts: the link {link.path} points"
             f" outside the checkpoint directory, to {link.content}"
         )
     return target
@@ -435,9 +394,10 @@ def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
         ReplicaError: it cannot be.
     """
     live = os.path.realpath(live)
+    items = kept.manifest.items if kept is not None else ()
     with _restoring(live):
         listing = [entry for entry in list_directory(live) if not is_event_file(entry.path)]
-        _remove(live, surplus(listing, kept.manifest.items if kept is not None else ()))
+        _remove(live, surplus(listing, items))
         if kept is not None:
             _create_missing(live, kept, listing)
 
@@ -445,7 +405,8 @@ def restore(live: str, kept: Optional[StoredSnapshot]) -> None:
 def refresh(live: str, kept: StoredSnapshot, previous: Optional[SnapshotManifest]) -> None:
     """Update a checkpoint directory that is being read to a snapshot; files of others stay.
 
-    What is not needed any more is removed last.
+    What is not needed any more is removed last, unless a file takes the place of a directory or a directory that of
+    a file.
 
     Args:
         live: The checkpoint directory.
@@ -456,20 +417,15 @@ def refresh(live: str, kept: StoredSnapshot, previous: Optional[SnapshotManifest
         ReplicaError: it cannot be.
     """
     live = os.path.realpath(live)
-    kinds = {item.path: item.kind for item in kept.manifest.items}
+    paths = {item.path for item in kept.manifest.items}
     before = {item.path for item in previous.items} if previous is not None else set()
     with _restoring(live):
         listing = list_directory(live)
         gone = [entry for entry in surplus(listing, kept.manifest.items) if entry.path in before]
-        in_the_way = [
-            entry
-            for entry in gone
-            if entry.path in kinds
-            or any(kinds.get(above, PathKind.DIRECTORY) is not PathKind.DIRECTORY for above in _parents(entry.path))
-        ]
-        _remove(live, in_the_way)
+        is_in_the_way = any(entry.path in paths for entry in gone)
+        _remove(live, gone if is_in_the_way else [])
         _create_missing(live, kept, listing)
-        _remove(live, [entry for entry in gone if entry not in in_the_way])
+        _remove(live, [] if is_in_the_way else gone)
 
 
 @contextlib.contextmanager
@@ -493,20 +449,14 @@ def _remove(live: str, entries: Iterable[PathItem]) -> None:
             remove_file(path)
 
 
-def _create_missing(live: str, kept: StoredSnapshot, listing: Sequence[PathItem]) -> None:
+def _create_missing(live: str, kept: StoredSnapshot, listing: Iterable[PathItem]) -> None:
     """Create what differs from the snapshot; files that refer to others come last."""
     os.makedirs(live, exist_ok=True)
     existing = {entry.path: entry for entry in listing}
     items = enumerate(kept.manifest.items)
     for number, item in sorted(items, key=lambda entry: os.path.basename(entry[1].path) == STATE_FILE):
         if not is_equal(existing.get(item.path), item):
-            replace_path(live, item, kept.path(number))
-
-
-def _parents(path: str) -> List[str]:
-    """Return the directories above a path, the outermost first."""
-    steps = path.split("/")
-    return ["/".join(steps[:count]) for count in range(1, len(steps))]
+            _replace_path(live, item, kept.path(number))
 
 
 def _is_directory(path: str) -> bool:
@@ -514,10 +464,11 @@ def _is_directory(path: str) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)
 
 
-def replace_path(live: str, item: PathItem, source: str) -> None:
+def _replace_path(live: str, item: PathItem, source: str) -> None:
     """Create the path of `item` without following or writing through a link."""
-    for above in _parents(item.path):
-        _make_directory(os.path.join(live, above), 0o700)
+    steps = item.path.split("/")
+    for count in range(1, len(steps)):
+        _make_directory(os.path.join(live, *steps[:count]), 0o700)
     path = os.path.join(live, item.path)
     if item.kind is PathKind.DIRECTORY:
         _make_directory(path, item.mode | 0o700)

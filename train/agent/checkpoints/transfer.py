@@ -1,6 +1,6 @@
 """Transfer snapshots between hosts; blocking, in threads of the replicator process.
 
-    receiver → {"snapshot": [attempt, number, digest]}
+    receiver → {"snapshot": {"attempt": …, "number": …, "digest": …}}
     sender   → {"size": …, "content": SHA-256}, and that many bytes, the manifest  |  {"gone": 1}
     receiver → {"file": index in the manifest}      repeated as needed
     sender   → {"size": …}, and that many bytes
@@ -19,18 +19,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple
 
-from train.agent.checkpoints.snapshot import PathItem, Snapshot, SnapshotManifest, decode_manifest, read_snapshot
-from train.agent.checkpoints.store import (
-    MANIFEST,
-    ReplicaError,
-    SnapshotStore,
-    StoredSnapshot,
-    need_space,
-)
+from train.agent.checkpoints.snapshot import PathItem, Snapshot, SnapshotManifest, decode_manifest
+from train.agent.checkpoints.store import MANIFEST, ReplicaError, SnapshotStore, StoredSnapshot, need_space
 from train.agent.files.disk import copy_file, finish_file, remove_tree, write_all
 from train.agent.host.loop import Loop
 from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
+from train.agent.protocol.records import build, to_dict
 from train.agent.protocol.session import (
     LONGEST_GREETING,
     LONGEST_LINE,
@@ -197,31 +192,28 @@ class SnapshotServer:
             self._send_snapshot(Wire(connection, session, buffer))
 
     def _send_snapshot(self, wire: Wire) -> None:
-        requested = read_snapshot(wire.receive_message()["snapshot"])
-        with self._store.reading(requested) as kept:
-            if kept is None or requested is None:
+        with self._store.reading(build(Snapshot, wire.receive_message()["snapshot"])) as kept:
+            if kept is None:
                 wire.send_message({"gone": 1})
                 return
             with open(os.path.join(kept.directory, MANIFEST), "rb") as file:
                 data = file.read()
             wire.send_message({"size": len(data), "content": hashlib.sha256(data).hexdigest()})
             wire.send(data)
-            while not kept.cut:
+            while True:  # until the receiver hangs up, or a further snapshot has replaced this one
                 self._send_file(wire, kept, int(wire.receive_message()["file"]))
 
     def _send_file(self, wire: Wire, kept: StoredSnapshot, number: int) -> None:
         size = kept.manifest.items[number].size
-        wire.send_message({"size": size})
         with open(kept.path(number), "rb", buffering=0) as file:
-            while size and not kept.cut:
+            wire.send_message({"size": size})
+            while size:
                 piece = file.read(min(size, self._bucket.piece))
-                if not piece:
-                    raise ConnectionError("a file that is shorter than in its manifest")
+                if not piece or not os.path.isdir(kept.directory):  # its space is needed for newer ones
+                    raise ConnectionError("the snapshot is gone")
                 self._bucket.wait(len(piece))
                 wire.send(piece)
                 size -= len(piece)
-        if size:
-            raise ConnectionError("a newer snapshot replaces this one")
 
 
 # --- receiver ------------------------------------------------------------------------------------------------
@@ -311,24 +303,22 @@ class Fetch:
         manifest = self._manifest(wire)
         if self._is_shared(manifest):
             return False
-        with self._store.reading() as before:
-            files = before.manifest.files if before is not None and before.is_intact() else []
-            available = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
-            missing = sum(item.size for _, item in manifest.files if item.content not in available)
-            need_space(
-                target_directory, missing, f"a copy of {manifest.slot}'s checkpoint on {self._credentials.slot}"
-            )
-            for number, item in manifest.files:
-                if self._cancelled:
-                    raise CancelledFetchError
-                target = os.path.join(target_directory, str(number))
-                if not self._is_available(item, target, available):
-                    self._receive(wire, number, item, target)
+        before = self._store.newest
+        files = before.manifest.files if before is not None and before.is_intact() else []
+        available = {item.content: (before.path(at), item) for at, item in files} if before is not None else {}
+        missing = sum(item.size for _, item in manifest.files if item.content not in available)
+        need_space(target_directory, missing, f"a copy of {manifest.slot}'s checkpoint on {self._credentials.slot}")
+        for number, item in manifest.files:
+            if self._cancelled:
+                raise CancelledFetchError
+            target = os.path.join(target_directory, str(number))
+            if not self._is_available(item, target, available):
+                self._receive(wire, number, item, target)
         self._store.keep(target_directory, manifest)
         return True
 
     def _manifest(self, wire: Wire) -> SnapshotManifest:
-        wire.send_message({"snapshot": list(self.snapshot)})
+        wire.send_message({"snapshot": to_dict(self.snapshot)})
         answer = wire.receive_message()
         if "gone" in answer:
             raise LinkError("it does not hold it")

@@ -13,7 +13,7 @@ from train.agent.files.disk import list_names, make_directory, read_json, remove
 from train.agent.files.paths import TaskPaths
 from train.agent.files.telemetry import TelemetryWriter, format_sample
 from train.agent.files.times import TimesWriter
-from train.agent.protocol.records import JobResult, Progress, Record, TaskState, Usage, decode, encode
+from train.agent.protocol.records import Entry, JobResult, Progress, Record, TaskState, Usage, build, decode, encode
 
 LOG_AT = b'"log_at":'
 SPARE = 1 << 18  # bytes
@@ -126,6 +126,12 @@ def write_job(paths: TaskPaths, values: Dict[str, Any]) -> None:
 def read_job(paths: TaskPaths) -> Optional[Dict[str, Any]]:
     """Return the commit, or None if there is none."""
     return read_json(paths.job)
+
+
+def read_entries(paths: TaskPaths) -> Optional[List[Entry]]:
+    """Return what was pushed for a task, or None if that is unknown."""
+    bundle = read_json(paths.bundle)
+    return None if bundle is None else [build(Entry, entry) for entry in bundle["entries"]]
 
 
 def states(paths: TaskPaths, attempt: int) -> List[TaskState]:

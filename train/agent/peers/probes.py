@@ -11,21 +11,13 @@ import os
 import socket
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, Optional, Sequence
 
 from train.agent.gang import readiness
 from train.agent.host.loop import Loop
 from train.agent.host.streams import LineStream, StreamListener, reset_on_close, start_connection
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import (
-    LONGEST_GREETING,
-    NONCE_BYTES,
-    Credentials,
-    Session,
-    port_answer,
-    port_owner,
-    port_question,
-)
+from train.agent.protocol.session import LONGEST_GREETING, Credentials, PeerGreeting
 
 PORT_DEADLINE_S = 5.0  # for the first try of one port; doubled for each further one
 PROBES_DEADLINE_S = 20.0  # for all tries of all ports
@@ -54,22 +46,13 @@ def _describe_error(error: Exception, *, is_connected: bool) -> str:
     return _ERRORS.get(code, os.strerror(code).lower())
 
 
-class _Answers:
-    """Answers to the questions on one connection, which never authenticates."""
-
-    slot = ""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-
-    def first(self) -> bytes:
-        """See Greeting."""
-        return b""
-
-    def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
-        """See Greeting."""
-        credentials = self._credentials
-        return port_answer(credentials.secret, credentials.job, credentials.attempt, credentials.slot, line), None
+def _check_answer(greeting: PeerGreeting, line: bytes, slot: str) -> str:
+    """Return what is wrong with an answer; empty if the agent of `slot` sent it."""
+    try:
+        greeting.take(line)
+    except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
+        return readiness.STRANGER
+    return "" if greeting.slot == slot else f"{greeting.slot} {readiness.ANOTHER}"
 
 
 def answer_probes(loop: Loop, listener: socket.socket, credentials: Credentials, expected: int) -> StreamListener:
@@ -84,7 +67,7 @@ def answer_probes(loop: Loop, listener: socket.socket, credentials: Credentials,
     listener.setblocking(False)
     reset_on_close(listener)
     return StreamListener(
-        loop, listener, lambda: _Answers(credentials), expected, lambda _: None, deadline_s=PROBES_DEADLINE_S
+        loop, listener, credentials.chief_greeting, expected, lambda _: None, deadline_s=PROBES_DEADLINE_S
     )
 
 
@@ -96,7 +79,6 @@ class _PortProbe:
         self.began_at = began_at
         self.failures = 0
         self.error = ""  # of the newest failure
-        self.nonce = b""
         self.stream: Optional[LineStream] = None
 
 
@@ -159,9 +141,7 @@ class PortProbes:
         member = probe.member
         self._active[member.slot] = probe
         probe.began_at = probe.began_at or time.monotonic()
-        probe.nonce = os.urandom(NONCE_BYTES)
-        credentials = self._credentials
-        question = port_question(credentials.job, credentials.attempt, credentials.slot, probe.nonce)
+        greeting = self._credentials.peer_greeting()
         try:
             connection = start_connection(member.address, member.port)
         except OSError as error:
@@ -171,24 +151,14 @@ class PortProbes:
         stream = LineStream(
             self._loop,
             connection,
-            lambda line: self._finish(probe, self._check_answer(probe, line)),
+            lambda line: self._finish(probe, _check_answer(greeting, line, member.slot)),
             lambda error: self._finish(probe, _describe_error(error, is_connected=stream.is_connected)),
             LONGEST_GREETING,
-            question,
+            greeting.first(),
         )
         probe.stream = stream
         # A host that is too slow for one deadline may meet the next, longer one.
         stream.end_after(PORT_DEADLINE_S * 2**probe.failures)
-
-    def _check_answer(self, probe: _PortProbe, line: bytes) -> str:
-        credentials = self._credentials
-        try:
-            owner = port_owner(
-                credentials.secret, credentials.job, credentials.attempt, credentials.slot, probe.nonce, line
-            )
-        except Exception:  # noqa: BLE001 - of a stranger's answer; nothing that it holds may end this process
-            return readiness.STRANGER
-        return "" if owner == probe.member.slot else f"{owner} {readiness.ANOTHER}"
 
     def _finish(self, probe: _PortProbe, clause: str) -> None:
         if clause:

@@ -1,8 +1,10 @@
 """Mutual authentication of two agents by the job's secret, and sealing of their messages.
 
     peer  → {"hello": [job, attempt, slot], "nonce": …}
-    chief → {"nonce": …, "proof": HMAC(secret, "chief", hello, both nonces)}
-    peer  → {"proof": HMAC(secret, "peer", hello, both nonces)}
+    chief → {"slot": …, "nonce": …, "proof": HMAC(secret, "chief", hello, slot, both nonces)}
+    peer  → {"proof": HMAC(secret, "peer", hello, slot, both nonces)}
+
+A probe of a task's port needs only the answer of the chief.
 
 From then on each line is ``HMAC TEXT``, with a key for this connection and direction, over the message and its number
 in the direction. Messages cannot be replayed, reflected, reordered, left out, or moved to another connection.
@@ -16,32 +18,15 @@ import hmac
 import json
 import os
 import zlib
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple, Union
 
 from train.agent.protocol.strict_json import JsonError, parse_object
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    class Greeting(Protocol):
-        """One side of the authentication of a connection."""
-
-        slot: str  # of the other end, once it is known
-
-        def first(self) -> bytes:
-            """Return the first line to send; empty if the other end begins."""
-
-        def take(self, line: bytes) -> Tuple[bytes, Optional[Session]]:
-            """Process the next line; return the answer, and the session once the other end has authenticated.
-
-            Raises:
-                LinkError: it cannot.
-            """
-
-else:
-    Greeting = object
-
 NONCE_BYTES = 16
+_NONCE = 2 * NONCE_BYTES  # hexadecimal digits
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_MESSAGE = 16 << 20  # bytes, of an authenticated peer; readers may set a lower limit
 LONGEST_GREETING = 1 << 12  # bytes, of an unauthenticated peer
@@ -61,10 +46,6 @@ def _digest(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(b"%d:%s" % (len(part), part) for part in parts), "sha256")
 
 
-def _greeting(job: str, attempt: int, slot: str) -> bytes:
-    return json.dumps([job, attempt, slot]).encode()
-
-
 def _read(line: bytes, limit_bytes: int) -> Message:
     try:
         return parse_object(line, limit_bytes)
@@ -75,22 +56,6 @@ def _read(line: bytes, limit_bytes: int) -> Message:
 def _proves(given: object, expected: str) -> bool:
     # As bytes: compare_digest refuses text that is not ASCII.
     return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise LinkError("a name that is not text")
-    return value
-
-
-def _nonce(message: Message) -> bytes:
-    try:
-        nonce = bytes.fromhex(message["nonce"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise LinkError("no nonce") from error
-    if len(nonce) != NONCE_BYTES:
-        raise LinkError("a nonce of the wrong length")
-    return nonce
 
 
 def _line(message: Message) -> bytes:
@@ -153,37 +118,77 @@ class Session:
         return decode_message(text)
 
 
+class Credentials(NamedTuple):
+    """Data that the ends of a job's connections share, and the name of this end."""
+
+    job: str
+    secret: bytes
+    slot: str
+    attempt: int = 0  # 0: the connection outlives attempts
+
+    @property
+    def hello(self) -> Tuple[str, int, str]:
+        """Return the claim of a peer, which is not secret."""
+        return self.job, self.attempt, self.slot
+
+    def chief_greeting(self) -> ChiefGreeting:
+        """Return the chief's side of a new authentication."""
+        return ChiefGreeting(self)
+
+    def peer_greeting(self, prefix: str = "") -> PeerGreeting:
+        """Return the other side of a new authentication, with `prefix` before the slot."""
+        return PeerGreeting(self._replace(slot=prefix + self.slot))
+
+
 class _Transcript:
-    def __init__(self, secret: bytes, greeting: bytes, peer_nonce: bytes, chief_nonce: bytes) -> None:
+    """Everything that both ends have sent.
+
+    Args:
+        peer: What the peer claims.
+        peer_nonce: Its nonce, hexadecimal.
+        chief: Slot of the chief.
+        chief_nonce: Its nonce, hexadecimal.
+        secret: Secret of the job.
+
+    Raises:
+        LinkError: the other end sent something else.
+    """
+
+    def __init__(self, peer: Credentials, peer_nonce: Any, chief: Any, chief_nonce: Any, *, secret: bytes) -> None:
+        nonces = (peer_nonce, chief_nonce)
+        if not isinstance(chief, str) or any(not isinstance(nonce, str) or len(nonce) != _NONCE for nonce in nonces):
+            raise LinkError("a greeting without a name or a nonce")
         self._secret = secret
-        self._parts = (greeting, peer_nonce, chief_nonce)
+        self._text = json.dumps([peer.hello, chief, nonces]).encode()
 
-    def proof(self, of: bytes) -> str:
-        return _digest(self._secret, b"proof", of, *self._parts).hex()
+    def proof(self, side: bytes) -> str:
+        return _digest(self._secret, b"proof", side, self._text).hex()
 
-    def check(self, of: bytes, message: Message) -> None:
-        if not _proves(message.get("proof"), self.proof(of)):
+    def check(self, side: bytes, message: Message) -> None:
+        given = message.get("proof")
+        # As bytes: compare_digest refuses text that is not ASCII.
+        if not isinstance(given, str) or not hmac.compare_digest(
+            given.encode("utf-8", "surrogatepass"), self.proof(side).encode()
+        ):
             raise LinkError("the other end does not know the job's secret")
 
-    def key(self, of: bytes) -> bytes:
-        return _digest(self._secret, b"key", of, *self._parts)
+    def session(self, sends: bytes, receives: bytes) -> Session:
+        return Session(*(_digest(self._secret, b"key", side, self._text) for side in (sends, receives)))
 
 
 class ChiefGreeting:
     """The chief's side of the authentication of one connection.
 
     Args:
-        secret: The job's secret.
-        job: Name of the job.
-        attempt: Number of the attempt.
-        nonce: Random bytes, never used before.
+        credentials: Of the chief.
+
+    Attributes:
+        slot: That the peer claims to have; verified once there is a session.
     """
 
-    def __init__(self, secret: bytes, job: str, attempt: int, nonce: bytes) -> None:
-        self._secret = secret
-        self._job = job
-        self._attempt = attempt
-        self._nonce = nonce
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._nonce = os.urandom(NONCE_BYTES).hex()
         self._transcript: Optional[_Transcript] = None
         self.slot = ""
 
@@ -198,42 +203,38 @@ class ChiefGreeting:
             LinkError: it cannot.
         """
         message = _read(line, LONGEST_GREETING)
-        if self._transcript is None:
-            return self._answer(message), None
-        self._transcript.check(b"peer", message)
-        return b"", Session(self._transcript.key(b"chief"), self._transcript.key(b"peer"))
-
-    def _answer(self, message: Message) -> bytes:
-        hello = message.get("hello")
-        if not isinstance(hello, list) or len(hello) != 3 or hello[:2] != [self._job, self._attempt]:
+        if self._transcript is not None:
+            self._transcript.check(b"peer", message)
+            return b"", self._transcript.session(b"chief", b"peer")
+        ours, hello = self._credentials, message.get("hello")
+        if not isinstance(hello, list) or len(hello) != 3 or hello[:2] != [ours.job, ours.attempt]:
             raise LinkError("a greeting of another job or attempt")
-        self.slot = _text(hello[2])
-        greeting = _greeting(self._job, self._attempt, self.slot)
-        self._transcript = _Transcript(self._secret, greeting, _nonce(message), self._nonce)
-        return _line({"nonce": self._nonce.hex(), "proof": self._transcript.proof(b"chief")})
+        if not isinstance(hello[2], str):
+            raise LinkError("a name that is not text")
+        self.slot = hello[2]
+        peer = ours._replace(slot=self.slot)
+        self._transcript = _Transcript(peer, message.get("nonce"), ours.slot, self._nonce, secret=ours.secret)
+        return _line({"slot": ours.slot, "nonce": self._nonce, "proof": self._transcript.proof(b"chief")}), None
 
 
 class PeerGreeting:
     """The other tasks' side of the authentication of one connection.
 
     Args:
-        secret: The job's secret.
-        job: Name of the job.
-        attempt: Number of the attempt.
-        slot: Local slot.
-        nonce: Random bytes, never used before.
+        credentials: Of the peer.
+
+    Attributes:
+        slot: Of the chief, verified; empty before.
     """
 
-    def __init__(self, secret: bytes, job: str, attempt: int, slot: str, nonce: bytes) -> None:
-        self._secret = secret
-        self._hello = [job, attempt, slot]
-        self._greeting = _greeting(job, attempt, slot)
-        self._nonce = nonce
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._nonce = os.urandom(NONCE_BYTES).hex()
         self.slot = ""
 
     def first(self) -> bytes:
         """Return the first line to send."""
-        return _line({"hello": self._hello, "nonce": self._nonce.hex()})
+        return _line({"hello": self._credentials.hello, "nonce": self._nonce})
 
     def take(self, line: bytes) -> Tuple[bytes, Session]:
         """Process the chief's answer; return what to send, and the session.
@@ -241,66 +242,12 @@ class PeerGreeting:
         Raises:
             LinkError: the other end is not the chief of our job.
         """
-        message = _read(line, LONGEST_GREETING)
-        transcript = _Transcript(self._secret, self._greeting, self._nonce, _nonce(message))
+        message, ours = _read(line, LONGEST_GREETING), self._credentials
+        chief, nonce = message.get("slot"), message.get("nonce")
+        transcript = _Transcript(ours, self._nonce, chief, nonce, secret=ours.secret)
         transcript.check(b"chief", message)
-        return _line({"proof": transcript.proof(b"peer")}), Session(transcript.key(b"peer"), transcript.key(b"chief"))
+        self.slot = str(chief)
+        return _line({"proof": transcript.proof(b"peer")}), transcript.session(b"peer", b"chief")
 
 
-class Credentials(NamedTuple):
-    """Data that the ends of a job's connections share, and the name of this end."""
-
-    job: str
-    secret: bytes
-    slot: str
-    attempt: int = 0  # 0: the connection outlives attempts
-
-    def chief_greeting(self) -> ChiefGreeting:
-        """Return the chief's side of a new authentication."""
-        return ChiefGreeting(self.secret, self.job, self.attempt, os.urandom(NONCE_BYTES))
-
-    def peer_greeting(self, prefix: str = "") -> PeerGreeting:
-        """Return the other side of a new authentication, with `prefix` before the slot."""
-        return PeerGreeting(self.secret, self.job, self.attempt, prefix + self.slot, os.urandom(NONCE_BYTES))
-
-
-# --- who listens on a slot's port -------------------------------------------------------------------------------
-#
-#     peer  → {"port": [job, attempt, asker], "nonce": …}
-#     agent → {"slot": …, "proof": HMAC(secret, "port", slot, greeting of the asker, nonce)}
-
-
-def _port_proof(secret: bytes, slot: str, greeting: bytes, nonce: bytes) -> str:
-    return _digest(secret, b"port", slot.encode("utf-8", "surrogatepass"), greeting, nonce).hex()
-
-
-def port_question(job: str, attempt: int, asker: str, nonce: bytes) -> bytes:
-    """Return the line that asks whether an agent of this job listens here; `nonce` is random."""
-    return _line({"port": [job, attempt, asker], "nonce": nonce.hex()})
-
-
-def port_answer(secret: bytes, job: str, attempt: int, slot: str, line: bytes) -> bytes:
-    """Return the line that answers it for the agent of `slot`.
-
-    Raises:
-        LinkError: the question is malformed, or belongs to another job or attempt.
-    """
-    message = _read(line, LONGEST_GREETING)
-    question = message.get("port")
-    if not isinstance(question, list) or len(question) != 3 or question[:2] != [job, attempt]:
-        raise LinkError("a question of another job or attempt")
-    greeting = _greeting(job, attempt, _text(question[2]))
-    return _line({"slot": slot, "proof": _port_proof(secret, slot, greeting, _nonce(message))})
-
-
-def port_owner(secret: bytes, job: str, attempt: int, asker: str, nonce: bytes, line: bytes) -> str:
-    """Return the slot whose agent sent the answer `line` to our question.
-
-    Raises:
-        LinkError: it is not of this job.
-    """
-    message = _read(line, LONGEST_GREETING)
-    slot = _text(message.get("slot"))
-    if not _proves(message.get("proof"), _port_proof(secret, slot, _greeting(job, attempt, asker), nonce)):
-        raise LinkError("the other end does not know the job's secret")
-    return slot
+Greeting: TypeAlias = "Union[ChiefGreeting, PeerGreeting]"

@@ -5,6 +5,7 @@ Attempts are sent one after the other. Attempts without this host are skipped.
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import socket
@@ -34,26 +35,16 @@ _STOPPED = b'{"record":"stopped"'
 
 def tail_offset(path: str, lines: int) -> int:
     """Return the offset of the last `lines` lines of a file; the last one may lack its newline."""
-    position = end = size_of(path)
-    if lines <= 0:
+    end = size_of(path)
+    if lines <= 0 or not end:
         return end
-    with open(path, "rb") as file:
-        while position > 0:
-            begin = max(0, position - _BLOCK)
-            file.seek(begin)
-            block = file.read(position - begin)
-            newline = len(block)
-            if position == end and block.endswith(b"\n"):
-                newline -= 1
-            while True:
-                newline = block.rfind(b"\n", 0, newline)
-                if newline < 0:
-                    break
-                lines -= 1
-                if lines == 0:
-                    return begin + newline + 1
-            position = begin
-    return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), end, access=mmap.ACCESS_READ) as data:
+        newline = end - 1 if data[end - 1 : end] == b"\n" else end
+        for _ in range(lines):
+            newline = data.rfind(b"\n", 0, newline)
+            if newline < 0:
+                return 0
+        return newline + 1
 
 
 def since_offset(log: str, times: str, at: float) -> int:

@@ -14,7 +14,7 @@ from typing import Dict
 from train.agent.files.boot import mark_job
 from train.agent.files.contents import BLOCK_BYTES, join_blocks, pack_block, read_contents
 from train.agent.files.disk import read_json
-from train.agent.files.journal import read_job
+from train.agent.files.journal import read_entries, read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.host.facts import Probe
@@ -24,7 +24,6 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
     Chunk,
     Commit,
-    Entry,
     FetchContents,
     GetJoinInfo,
     JoinInfo,
@@ -43,9 +42,9 @@ def get_join_info(_: Channel, host: HostPaths, request: GetJoinInfo) -> JoinInfo
         RefusedError: the job does not run here.
     """
     paths = find_task(host, request.job, request.slot)
-    job, bundle = read_job(paths) or {}, read_json(paths.bundle)
+    job, entries = read_job(paths) or {}, read_entries(paths)
     connection = control.connect(paths.control)
-    if connection is None or bundle is None:
+    if connection is None or entries is None:
         raise RefusedError(
             Refusal.REQUEST, f"job {request.job} does not run on this host any more", next_step="fleet status"
         )
@@ -56,7 +55,7 @@ def get_join_info(_: Channel, host: HostPaths, request: GetJoinInfo) -> JoinInfo
     if record is None:
         raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
     python = str(job.get("python", ""))
-    return JoinInfo(str(job.get("fleet", "")), [build(Entry, entry) for entry in bundle["entries"]], record, python)
+    return JoinInfo(str(job.get("fleet", "")), entries, record, python)
 
 
 def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> Chunk:
@@ -122,7 +121,7 @@ def _rejoin(host: HostPaths, paths: TaskPaths) -> None:
     from train.agent.requests.commit import commit
     from train.agent.requests.prepare import prepare
 
-    stored, values, bundle = read_json(paths.boot) or {}, read_job(paths) or {}, read_json(paths.bundle) or {}
+    stored, values = read_json(paths.boot) or {}, read_job(paths) or {}
     os.environ.clear()
     os.environ.update(stored["session"])
     now = {"members": stored.get("members", values["members"]), "secret": stored["secret"]}
@@ -136,7 +135,7 @@ def _rejoin(host: HostPaths, paths: TaskPaths) -> None:
         job=request.job,
         fleet=str(values.get("fleet", "")),
         slot=request.slot,
-        entries=[build(Entry, entry) for entry in bundle["entries"]],
+        entries=read_entries(paths) or [],
         address=mine.address,
         python=str(values.get("python", "")),
         join=True,

@@ -286,7 +286,8 @@ def _receive_bundle(channel: Channel, reservation: Reservation) -> None:
     if not reservation.request.after:
         discard_unused(host, contents.objects_of(entries))
     need = contents.missing(host.store, entries)
-    _check_disk(host, contents.bytes_needed(entries, need))
+    needed, hint = contents.bytes_needed(entries, need), "delete ended jobs, or leave files out with .fleetignore"
+    check_space(host.root, needed, "the job needs", hint, "fleet jobs --prune")
     disk.make_directory(host.store)
     if not os.path.exists(paths.job):
         reservation.removes_directory = True
@@ -364,16 +365,24 @@ class _Reporter:
             self._last = time.monotonic()
 
 
-def _check_disk(host: HostPaths, needed: int) -> None:
-    free, _ = disk.free_space(host.root)
+def check_space(directory: str, needed: int, user: str, hint: str, next_step: str = "") -> None:
+    """Check that a disk has room for `needed` bytes, in addition to what is reserved for logs.
+
+    Args:
+        directory: On that disk.
+        needed: Bytes.
+        user: What needs them, with the verb.
+        hint: What to change.
+        next_step: Command that frees space.
+
+    Raises:
+        RefusedError: it has not.
+    """
+    free, _ = disk.free_space(directory)
     if needed + disk.DISK_RESERVE > free:
-        raise RefusedError(
-            Refusal.DISK,
-            f"no space left on this host: {host.root} has {disk.readable_size(free)} free, "
-            f"and the job needs {disk.readable_size(needed + disk.DISK_RESERVE)}",
-            "delete ended jobs, or leave files out with .fleetignore",
-            next_step="fleet jobs --prune",
-        )
+        sizes = [disk.readable_size(count) for count in (free, needed + disk.DISK_RESERVE)]
+        reason = f"no space left on this host: {directory} has {sizes[0]} free, and {user} {sizes[1]}"
+        raise RefusedError(Refusal.DISK, reason, hint, next_step=next_step)
 
 
 def _lay_out_source(reservation: Reservation) -> None:
@@ -442,27 +451,10 @@ def _discard_unused(host: HostPaths, needed: Set[str], *, thorough: bool) -> int
     return contents.prune_objects(host.store, keep)
 
 
-class HostLock:
-    """Context manager: the lock of the fleet's directory on this host, taken if no job holds it.
-
-    Args:
-        host: Paths of the fleet on this host.
-
-    Attributes:
-        held: Whether it was taken.
-        busy_with: The job that holds it; empty if it was taken.
-    """
-
-    def __init__(self, host: HostPaths) -> None:
-        self._lock = open_lock(host.active)
-        self.held = try_lock(self._lock)
-        self.busy_with = "" if self.held else _holder(host)[0]
-
-    def __enter__(self) -> "HostLock":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+def lock_idle_host(host: HostPaths) -> Tuple[int, str]:
+    """Return a descriptor of the fleet's lock on this host, and the job that holds it; empty: it was free."""
+    lock = open_lock(host.active)
+    return lock, "" if try_lock(lock) else _holder(host)[0]
 
 
 def _prepared(reservation: Reservation) -> Prepared:

@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from typing import TYPE_CHECKING, Callable, NoReturn, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Callable, NoReturn, Optional, Sequence
 
 from train.agent.files import contents, disk
 from train.agent.files.paths import HostPaths
@@ -20,7 +20,7 @@ from train.agent.host.ports import listen_for_links
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
-from train.agent.requests.prepare import RELAYED_BYTES, receive_contents
+from train.agent.requests.prepare import RELAYED_BYTES, check_space, receive_contents
 from train.agent.requests.results import Heartbeat, hash_start
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _TEMPORARY = ".fleet-push-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IDLE_S = 3600.0  # for the next request, while other hosts receive the contents
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def push_files(channel: Channel, _host: HostPaths, request: PushFiles) -> None:
@@ -62,7 +61,9 @@ def _push(channel: Channel, directory: str, request: PushFiles, stack: contextli
     check_parents(directory, request.entries)
     changed = [entry for entry in request.entries if not is_current(directory, entry, heartbeat)]
     files = [entry for entry in changed if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
-    _check_space(directory, sum(entry.size for entry in files))
+    if files:
+        hint = "free some space on the host, or name another directory with --to"
+        check_space(directory, sum(entry.size for entry in files), "the files need", hint)
     sizes = {entry.sha256: entry.size for entry in files}
     temporary = tempfile.mkdtemp(prefix=_TEMPORARY, dir=directory)
     try:
@@ -73,7 +74,8 @@ def _push(channel: Channel, directory: str, request: PushFiles, stack: contextli
         receiver = contents.Receiver(temporary, list(sizes.items()), path_of=path_of)
         if sizes:
             receive_contents(channel, receiver, relay)
-        _Placement(temporary, directory, receiver).place_all(changed, heartbeat)
+        check_parents(directory, changed)  # a link may have been made in the meantime
+        _place(temporary, directory, changed, receiver)
     finally:
         disk.remove_tree(temporary)
     return FilesStored(directory, len(files))
@@ -99,18 +101,10 @@ def check_parents(directory: str, entries: Sequence[Entry]) -> None:
     Raises:
         RefusedError: one of them is something else, such as a link.
     """
-    checked: Set[str] = set()
-    for entry in entries:
-        parts = entry.path.split("/")
-        for count in range(1, len(parts)):
-            path = "/".join(parts[:count])
-            if path in checked:
-                continue
-            checked.add(path)
-            try:
-                mode = os.lstat(os.path.join(directory, path)).st_mode
-            except FileNotFoundError:
-                break
+    splits = (entry.path.split("/") for entry in entries)
+    for path in sorted({"/".join(parts[:count]) for parts in splits for count in range(1, len(parts))}):
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.lstat(os.path.join(directory, path)).st_mode
             if not stat.S_ISDIR(mode):
                 _refuse(os.path.join(directory, path), mode)
 
@@ -143,78 +137,23 @@ def _refuse(path: str, mode: int) -> NoReturn:
     raise RefusedError(Refusal.REQUEST, f"{path} is {kind}", "remove it there, or name another directory with --to")
 
 
-def _check_space(directory: str, needed: int) -> None:
-    free, _ = disk.free_space(directory)
-    if needed and needed + disk.DISK_RESERVE > free:
-        raise RefusedError(
-            Refusal.DISK,
-            f"no space left: {directory} has {disk.readable_size(free)} free, "
-            f"and the files need {disk.readable_size(needed + disk.DISK_RESERVE)}",
-            "free some space on the host, or name another directory with --to",
-        )
-
-
-class _Placement:
-    """Give complete files their names.
-
-    Args:
-        temporary: Directory of the received contents, by hash.
-        directory: Directory of the user.
-        receiver: Learns where the contents are.
-    """
-
-    def __init__(self, temporary: str, directory: str, receiver: contents.Receiver) -> None:
-        self._temporary = temporary
-        self._directory = directory
-        self._receiver = receiver
-
-    def place_all(self, entries: Sequence[Entry], tick: Callable[[], None]) -> None:
-        """Create or replace files and links, and create directories; the entries are sorted by path."""
-        uses = Counter(entry.sha256 for entry in entries)
-        above, parent = "", _open_directory(self._directory, "")
-        try:
-            for entry in entries:
-                tick()
-                path, _, name = entry.path.rpartition("/")
-                if entry.kind is EntryKind.DIRECTORY:
-                    path = entry.path
-                if path != above:
-                    os.close(parent)
-                    parent = -1
-                    parent = _open_directory(self._directory, path)
-                    above = path
-                if entry.kind is not EntryKind.DIRECTORY:
-                    uses[entry.sha256] -= 1
-                    os.rename(self._complete(entry, is_last=not uses[entry.sha256]), name, dst_dir_fd=parent)
-        finally:
-            if parent >= 0:
-                os.close(parent)
-
-    def _complete(self, entry: Entry, *, is_last: bool) -> str:
-        """Return the path of the complete file or link, which then gets its name."""
-        path = os.path.join(self._temporary, "next")
+def _place(temporary: str, directory: str, entries: Sequence[Entry], receiver: contents.Receiver) -> None:
+    """Give complete files their names, and create links and directories."""
+    uses = Counter(entry.sha256 for entry in entries)
+    for entry in entries:
+        path = os.path.join(directory, entry.path)
+        os.makedirs(path if entry.kind is EntryKind.DIRECTORY else os.path.dirname(path), 0o700, exist_ok=True)
+        if entry.kind is EntryKind.DIRECTORY:
+            continue
+        complete, received = os.path.join(temporary, "next"), os.path.join(temporary, entry.sha256)
+        uses[entry.sha256] -= 1
         if entry.kind is EntryKind.LINK:
-            os.symlink(entry.target, path)
-            return path
-        received = os.path.join(self._temporary, entry.sha256)
-        if not is_last:
-            disk.copy_file(received, path, entry.mode & 0o777)
-            return path
-        self._receiver.moved[entry.sha256] = os.path.join(self._directory, entry.path)
-        os.utime(received)
-        os.chmod(received, entry.mode & 0o777)
-        return received
-
-
-def _open_directory(directory: str, path: str) -> int:
-    """Return a descriptor of the directory at `path` below `directory`, created if missing; follow no link below."""
-    fd = os.open(directory, _DIRECTORY)
-    for part in filter(None, path.split("/")):
-        above = fd
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o700, dir_fd=above)
-            fd = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
-        finally:
-            os.close(above)
-    return fd
+            os.symlink(entry.target, complete)
+        elif uses[entry.sha256]:
+            disk.copy_file(received, complete, entry.mode & 0o777)
+        else:
+            complete = received
+            receiver.moved[entry.sha256] = path
+            os.utime(received)
+            os.chmod(received, entry.mode & 0o777)
+        os.rename(complete, path)

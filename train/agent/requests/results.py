@@ -16,8 +16,8 @@ from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optio
 from train.agent.checkpoints.resumption import held_checkpoint
 from train.agent.checkpoints.snapshot import replication_problem
 from train.agent.files.contents import STAMP_NS
-from train.agent.files.disk import free_space, read_json, remove_tree
-from train.agent.files.journal import attempts, read_job
+from train.agent.files.disk import free_space, remove_tree
+from train.agent.files.journal import attempts, read_entries, read_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host.facts import list_packages
 from train.agent.host.jobs import JOB_NAME, find_task, newest_tasks, queued_jobs, report_task
@@ -25,8 +25,8 @@ from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Area, AreaUse, Entry, EntryKind, FileEntry, FilePart, Refusal, build
-from train.agent.requests.prepare import HostLock, discard_unused
+from train.agent.protocol.records import Area, AreaUse, EntryKind, FileEntry, FilePart, Refusal
+from train.agent.requests.prepare import discard_unused, lock_idle_host
 
 _SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
 _MOST = 1_000_000
@@ -136,11 +136,11 @@ def get_bundle(_: Channel, host: HostPaths, request: records.GetBundle) -> recor
         RefusedError: the task does not exist, or what was uploaded is unknown.
     """
     paths = _task(host, request)
-    job, bundle = read_job(paths), read_json(paths.bundle)
-    if job is None or bundle is None:
+    job, entries = read_job(paths), read_entries(paths)
+    if job is None or entries is None:
         raise RefusedError(Refusal.REQUEST, f"the files of job {request.job} are unknown on this host")
     return records.BundleInfo(
-        [records.build(records.Entry, entry) for entry in bundle["entries"]],
+        entries,
         sorted(job.get("env") or {}),
         str(job.get("requirements", "")),
         str(job.get("constraints", "")),
@@ -158,17 +158,21 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
         existing = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
-        locks = [(host_paths, stack.enter_context(HostLock(host_paths))) for host_paths in existing]
-        busy = dict.fromkeys((lock.busy_with for _, lock in locks), "it is running")
+        busy: Dict[str, str] = {}
+        idle = []
         for host_paths in existing:
+            lock, holder = lock_idle_host(host_paths)
+            stack.callback(os.close, lock)
+            busy.update({holder: "it is running"} if holder else {})
             busy.update(dict.fromkeys(queued_jobs(host_paths), "it is queued"))
-        for host_paths, lock in locks:
+            idle += [] if holder else [host_paths]
+        for host_paths in existing:
             for job in request.jobs:
                 directory = os.path.join(host_paths.jobs, job)
                 if JOB_NAME.fullmatch(job) and job not in busy and os.path.isdir(directory):
                     freed += _remove(directory, heartbeat)
                     gone.add(job)
-            if lock.held:
+            if host_paths in idle:
                 freed += discard_unused(host_paths, set(), thorough=True)
     return records.JobsPruned(sorted(gone), freed, {job: busy[job] for job in request.jobs if job in busy})
 
@@ -382,9 +386,7 @@ class _PushedFiles:
     """The content of the working directory before the task started."""
 
     def __init__(self, paths: TaskPaths, tick: Callable[[], None]) -> None:
-        values = read_json(paths.bundle) or {}
-        entries = [build(Entry, entry) for entry in values.get("entries", [])]
-        self._entries: Dict[str, Entry] = {entry.path: entry for entry in entries}
+        self._entries = {entry.path: entry for entry in read_entries(paths) or []}
         self._tick = tick
         try:
             self._since_ns = os.stat(paths.bundle).st_mtime_ns

@@ -40,7 +40,7 @@ class Shop:
     def snapshot(self, *items: PathItem) -> StoredSnapshot:
         self._count += 1
         named = Snapshot(1, self._count, digest_of(items))
-        manifest = decode_manifest(encode_manifest(SnapshotManifest(named, "worker-0", "x", items)))
+        manifest = decode_manifest(encode_manifest(SnapshotManifest(named, "worker-0", "x", list(items))))
         directory = self._directory / f"snapshot-{self._count}"
         directory.mkdir()
         for number, item in manifest.files:
@@ -144,7 +144,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("items", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_manifest_is_refused(items: list[PathItem]) -> None:
-    data = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-1", "x", tuple(items)))
+    data = encode_manifest(SnapshotManifest(Snapshot(1, 1, digest_of(items)), "worker-1", "x", items))
     with pytest.raises(ValueError, match=r"."):
         decode_manifest(data)
 

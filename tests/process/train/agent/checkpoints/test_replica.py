@@ -182,40 +182,6 @@ def test_a_file_written_in_place_counts_only_when_it_is_whole(yard: Yard) -> Non
     assert (chief.newest.number, checked(chief)) == (1, 1)  # killed in the middle of the second
 
 
-HALF = """
-import sys, time
-with open(sys.argv[1], "w") as file:
-    file.write("half of ")
-    file.flush()
-    sys.stdin.readline()
-    file.write("it")
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_file_that_is_open_for_writing_is_waited_for_however_long_it_rests(yard: Yard, killed: bool) -> None:
-    chief = yard.host()
-    first = chief.snapshot(("w.bin", "whole"))
-    command = [sys.executable, "-c", HALF, str(chief.live / "w.bin")]
-    writer = yard.process(chief, command, stdin=subprocess.PIPE)
-    yard.until(lambda: (chief.live / "w.bin").read_text() == "half of ", "the first half")
-    yard.run_for(QUIET_S + 1.0)
-    assert chief.held == first
-    if killed:  # the kernel closes the file
-        yard.output_of(writer)
-        yard.run_for(QUIET_S + 1.0)
-        chief.settle()
-        assert chief.held == first
-        return
-    assert writer.stdin is not None
-    writer.stdin.write(b"continue\n")
-    writer.stdin.flush()
-    yard.until(lambda: chief.held != first, "the snapshot")
-    chief.restore(chief.held)
-    assert (chief.live / "w.bin").read_text() == "half of it"
-
-
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
 def test_half_a_file_of_a_killed_child_does_not_replace_a_checkpoint(yard: Yard, name: str) -> None:
     whole = zipped() if name == "model.keras" else hdf5()

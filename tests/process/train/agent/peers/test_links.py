@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from train.agent.gang.patience import LATE_S
 from train.agent.host.loop import Loop
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import Credentials, Message, PeerGreeting, encode_message
+from train.agent.protocol.session import Credentials, Message, encode_message
 
 SECRET = b"s" * 32
 TIMEOUT_S = 3.0
@@ -238,7 +237,7 @@ def test_who_dials_tries_until_the_other_is_there(net: Net) -> None:
 def test_one_who_knows_the_secret_and_is_not_of_the_job_is_dropped(net: Net) -> None:
     net.agent("worker-0")
     with socket.create_connection(("127.0.0.1", net.port("worker-0"))) as stranger:
-        greeting = PeerGreeting(SECRET, "job", 0, "worker-7", os.urandom(16))
+        greeting = Credentials("job", SECRET, "worker-7").peer_greeting()
         stranger.sendall(greeting.first())
         stranger.setblocking(False)
         heard = bytearray()

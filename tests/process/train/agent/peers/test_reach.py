@@ -17,34 +17,33 @@ from train.agent.host.ports import TaskPort, reserve_task_port
 from train.agent.peers import probes as probing
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol.records import Member
-from train.agent.protocol.session import Credentials, LinkError, port_answer, port_owner, port_question
+from train.agent.protocol.session import Credentials, LinkError, PeerGreeting
 
 SECRET = b"s" * 32
 CREDENTIALS = Credentials("job", SECRET, "worker-0", 1)
-NONCE = b"n" * 16
 
 
-def asked(line: bytes | None = None, secret: bytes = SECRET) -> bytes:
-    return port_answer(secret, "job", 1, "worker-1", line or port_question("job", 1, "worker-0", NONCE))
+def answer(secret: bytes = SECRET, asker: str = "worker-0") -> tuple[PeerGreeting, bytes]:
+    """Return a question of worker-0, and the answer of worker-1 to that of `asker`."""
+    question = CREDENTIALS.peer_greeting()
+    line = question.first()
+    return question, Credentials("job", secret, "worker-1", 1).chief_greeting().take(
+        line.replace(b"worker-0", asker.encode())
+    )[0]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"HTTP/1.1 400 Bad Request\r\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"task": 1, "proof": 2}\n',
-        asked(secret=b"t" * 32),
-        asked(port_question("job", 1, "worker-0", b"m" * 16)),  # an answer to an earlier probe
-        asked(port_question("job", 1, "worker-2", NONCE)),
-        asked().replace(b"worker-1", b"worker-0"),
-    ],
-)
-def test_another_agent_does_not_answer(answer: bytes) -> None:
-    with pytest.raises(LinkError):
-        port_owner(SECRET, "job", 1, "worker-0", NONCE, answer)
+def test_another_agent_does_not_answer() -> None:
+    question, line = answer()
+    question.take(line)
+    assert question.slot == "worker-1"
+    wrong = [b"", b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b"{}\n", b'{"slot": 1, "proof": 2}\n']
+    wrong += [line.replace(b"worker-1", b"worker-0"), answer()[1]]  # the latter answers another question
+    for refused in wrong:
+        with pytest.raises(LinkError):
+            question.take(refused)
+    for question, line in (answer(secret=b"t" * 32), answer(asker="worker-2")):
+        with pytest.raises(LinkError):
+            question.take(line)
 
 
 class Site:

@@ -8,7 +8,7 @@ import pytest
 
 from train.agent.checkpoints.formats import complete_state
 from train.agent.checkpoints.resumption import copy_checkpoint, held_checkpoint
-from train.agent.checkpoints.store import SnapshotOrigin, SnapshotStore, newest_stored, read_listing, take_snapshot
+from train.agent.checkpoints.store import SnapshotStore, newest_stored, read_listing, take_snapshot
 from train.agent.files.journal import write_job
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.protocol.records import HeldCheckpoint, Resumption
@@ -32,8 +32,7 @@ def ended(host: HostPaths, *, members: int = 1, mib_s: float = 100.0, directory:
 def replicate(paths: TaskPaths, attempt: int) -> None:
     state = complete_state(read_listing(paths.checkpoints))
     assert state is not None
-    origin = SnapshotOrigin(paths.checkpoints, "worker-0", "origin", attempt)
-    assert take_snapshot(SnapshotStore(paths.replica), origin, state)
+    assert take_snapshot(SnapshotStore(paths.replica), "worker-0", attempt, state)
 
 
 def test_the_newest_snapshot_is_found_and_copied(host: HostPaths) -> None:

@@ -26,12 +26,12 @@ def directory(path: str) -> PathItem:
     return PathItem(path, PathKind.DIRECTORY, 0o755)
 
 
-ITEMS = (
+ITEMS = [
     PathItem("checkpoint", PathKind.FILE, 0o644, 3, 5, "aa"),
     PathItem("sub", PathKind.DIRECTORY, 0o755),
     PathItem("sub/ü\udcff.h5", PathKind.FILE, 0o600, 1 << 40, 7, "bb"),
     PathItem("sub/last", PathKind.LINK, 0o777, content="../checkpoint"),
-)
+]
 MANIFEST = SnapshotManifest(Snapshot(2, 5, digest_of(ITEMS)), "worker-0", "boot:1:2:", ITEMS)
 
 
