@@ -11,7 +11,6 @@
         fleets/NAME/ssh_config    the hosts NAME-worker-0, …, as OpenSSH reads them
         fleets/NAME/results/JOB   which results of a job are on this computer
         fleets/NAME/commands/JOB  the `fleet train` that started a job
-        fleets/NAME/verdict       the first cause of the failure of the newest job
         local/, static/, ...      the files of each provider
 
 Providers are the source of truth for instances, hosts for jobs; the state directory locates both.
@@ -238,11 +237,6 @@ class FleetDirectory:
     def ssh_config(self) -> Path:
         """Return the path of the hosts as an SSH configuration."""
         return self.path / SSH_CONFIG
-
-    @property
-    def verdict(self) -> Path:
-        """Return the path of the verdict on the newest job; see fleet.jobs.evidence."""
-        return self.path / "verdict"
 
     def exists(self) -> bool:
         """Return True if the fleet has a directory."""

@@ -1,28 +1,20 @@
-"""Collect evidence about each task of a job, diagnose the first cause of failed attempts, and keep the verdict."""
+"""Collect evidence about each task of a job, and diagnose the first cause of failed attempts."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from fleet import __version__
 from fleet.fleets.agents import call_each
 from fleet.jobs.tasks import independence_warning
 from fleet.remote.client import AgentClient
-from fleet.remote.fanout import errors_by_host
-from train.agent.files.disk import write_atomic
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
     Follow,
     HangInspection,
-    JobReport,
     JobResult,
     Log,
     Member,
@@ -32,51 +24,9 @@ from train.agent.protocol.records import (
     Record,
     TaskState,
     build,
-    encode,
     to_dict,
 )
-from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, Cause, TaskEvidence, Verdict
-
-
-class KeptVerdict:
-    """The file of the verdict, which counts only for one state of the evidence.
-
-    Args:
-        path: The file.
-        result: Result of the job.
-        reports: The reports of all its slots.
-    """
-
-    def __init__(self, path: Path, result: JobResult, reports: Sequence[JobReport]) -> None:
-        self._path = path
-        tasks = [
-            json.dumps(
-                [report.slot, report.task, report.attempt, report.log_size, report.phase, to_dict(report.exit)]
-            )
-            for report in reports
-        ]
-        evidence = encode(result) + json.dumps([__version__, sorted(tasks)]).encode()
-        self._digest = sha256(evidence).hexdigest()
-
-    def read(self) -> Verdict | None:
-        """Return the verdict; None if there is none for this evidence."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            values = json.loads(self._path.read_bytes())
-            if values["evidence"] == self._digest:
-                return _verdict_from(values["verdict"])
-        return None
-
-    def write(self, verdict: Verdict) -> None:
-        """Keep the verdict in place of an earlier one; it is not kept if the file cannot be written."""
-        values = {"evidence": self._digest, "verdict": vars(verdict)}
-        with contextlib.suppress(OSError):
-            write_atomic(str(self._path), json.dumps(values).encode())
-
-
-def _verdict_from(values: dict[str, Any]) -> Verdict:
-    lists = {name: tuple(values[name]) for name in ("lines", "consequences", "downloads")}
-    return Verdict(**{**values, **lists, "kind": Cause(values["kind"])})
-
+from train.diagnosis.verdict import LARGEST_HEAD, LARGEST_TAIL, TaskEvidence, Verdict
 
 _TAILS = 8 << 20  # bytes of the ends of all logs of an attempt
 _LEAST_TAIL = 16 << 10  # of one log
@@ -261,25 +211,16 @@ class Evidence:
         )
 
 
-def first_cause(
-    members: Sequence[Member],
-    result: JobResult,
-    clients: Sequence[AgentClient],
-    kept: KeptVerdict | None = None,
-) -> Verdict | None:
+def first_cause(members: Sequence[Member], result: JobResult, clients: Sequence[AgentClient]) -> Verdict | None:
     """Return the first cause of a job's failure; None if it did not fail, or if it ended before any user code ran.
 
     Args:
         members: All slots of the job.
         result: The result of the job.
         clients: Connections to its agents, which send the start and the end of each log of the last attempt.
-        kept: Keeps the verdict; None: the evidence of some slots is missing.
     """
     if not result.started or result.outcome not in (Outcome.FAILED, Outcome.LOST):
         return None
-    verdict = kept.read() if kept is not None else None
-    if verdict is not None:
-        return verdict
     request = Follow(result.job, "", attempt=max(1, result.attempt), follow=False)
     request = request._replace(head_bytes=LARGEST_HEAD, tail_bytes=LARGEST_TAIL)
 
@@ -287,11 +228,7 @@ def first_cause(
         return list(client.follow(request._replace(slot=client.host.name)))
 
     evidence = Evidence(members)
-    outcomes = call_each(clients, read)
-    for outcome in outcomes:
+    for outcome in call_each(clients, read):
         for record, payload in outcome.value or ():
             evidence.add(record, payload)
-    verdict = evidence.verdict(result)
-    if kept is not None and verdict is not None and not errors_by_host(outcomes):
-        kept.write(verdict)
-    return verdict
+    return evidence.verdict(result)

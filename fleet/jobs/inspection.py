@@ -24,9 +24,9 @@ from fleet.events import (
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, description, latest_attempt, newer_jobs, newest_job, opened
 from fleet.fleets.instances import list_instances
-from fleet.jobs.results import Survey, agreement_of, result_of, survey, survey_agents
+from fleet.jobs.evidence import first_cause
+from fleet.jobs.results import agreement_of, result_of, survey, survey_agents
 from fleet.jobs.tasks import independence_warning, joining_hosts
-from fleet.remote.client import AgentClient
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.publication import publish
 from fleet.services import Services
@@ -34,8 +34,7 @@ from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision.model import Host, Instance, InstanceState
 from train.agent.protocol.cluster import task_rank
-from train.agent.protocol.records import Inspect, JobReport, JobResult
-from train.diagnosis.verdict import Verdict
+from train.agent.protocol.records import Inspect, JobReport
 
 _Answer = tuple[FleetStatus, DamagedStateError | None]
 
@@ -67,32 +66,25 @@ def _answer(answer: Future[_Answer], name: str, services: Services) -> None:
 
 
 def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> FleetStatus:
-    record = directory.read()
-    if record is None or not record.ready:
-        spec = record.spec if record else None
-        again, delete = Step("up").text(name), Step("down").text(name)
-        reason = f"fleet up has not finished{_describe_kept(record)}; repeat `{again}`, or delete it with `{delete}`"
-        return FleetStatus(
-            name=name,
-            provider=spec.provider if spec else "unknown",
-            hosts=(_unready_host(reason),),
-            price_usd_h=record.price_usd_h if record else 0.0,
-            cost_usd=directory.cost_usd(services.clock()),
-            max_cost_usd=spec.options.max_cost_usd if spec else 0.0,
-        )
+    record, now = directory.read(), services.clock()
+    cost_usd = directory.cost_usd(now)
+    if record is None:
+        return FleetStatus(name, "unknown", (_unready_host(_describe_unfinished(name, record)),), cost_usd=cost_usd)
+    status = FleetStatus(name, record.spec.provider, cost_usd=cost_usd, max_cost_usd=record.spec.options.max_cost_usd)
+    if not record.ready:
+        unready = _unready_host(_describe_unfinished(name, record))
+        return replace(status, hosts=(unready,), price_usd_h=record.price_usd_h)
+    status = replace(status, created_at=record.created_at)
     if record.stopped_at or _has_powered_off(record, services):
-        return _stopped_status(record, directory, services)
+        return _add_stopped(status, record, services)
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     hosts, now = _add_reasons(hosts, record, services), services.clock()
-    return FleetStatus(
-        name=name,
-        provider=record.spec.provider,
+    return replace(
+        status,
         hosts=hosts,
         job=job,
         price_usd_h=directory.price_usd_h(now),
         cost_usd=directory.cost_usd(now),
-        max_cost_usd=record.spec.options.max_cost_usd,
-        created_at=record.created_at,
         delete_at=record.delete_at,
         stop_at=record.stop_at,
         stored=tuple(sorted(stored, key=lambda entry: entry.size, reverse=True)),
@@ -109,20 +101,17 @@ def _has_powered_off(record: FleetRecord, services: Services) -> bool:
     return False
 
 
-def _stopped_status(record: FleetRecord, directory: FleetDirectory, services: Services) -> FleetStatus:
-    """Return the state of a stopped fleet, whose instances the provider reports; if it does not, as recorded."""
-    spec, instances = record.spec, list(record.instances)
+def _add_stopped(status: FleetStatus, record: FleetRecord, services: Services) -> FleetStatus:
+    """Add the state of a stopped fleet, whose instances the provider reports; if it does not, as recorded."""
+    instances = list(record.instances)
     with contextlib.suppress(FleetError):
-        instances = list_instances(spec.name, services.provider(spec.options), services)
+        instances = list_instances(status.name, services.provider(record.spec.options), services)
     by_name = {instance.name: instance for instance in instances}
-    return FleetStatus(
-        name=spec.name,
-        provider=spec.provider,
-        hosts=tuple(_stopped_host(host, by_name.get(host.name), spec.name) for host in record.hosts),
+    return replace(
+        status,
+        hosts=tuple(_stopped_host(host, by_name.get(host.name), status.name) for host in record.hosts),
         price_usd_h=sum(instance.current_usd_h for instance in instances),
-        cost_usd=directory.cost_usd(services.clock()),
-        max_cost_usd=spec.options.max_cost_usd,
-        created_at=record.created_at,
+        cost_usd=services.store.fleet(status.name).cost_usd(services.clock()),
         delete_at=min((instance.delete_at for instance in instances if instance.delete_at), default=0.0),
         stopped_at=record.stopped_at or record.stop_at,
     )
@@ -162,12 +151,14 @@ def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: S
     )
 
 
-def _describe_kept(record: FleetRecord | None) -> str:
-    """Return ``, and its instances run until 12:03 (worker-0)``; empty if none is kept."""
-    if record is None or not record.kept_until:
-        return ""
-    at = time.strftime("%H:%M", time.localtime(record.kept_until))
-    return f", and {', '.join(record.kept)} {'runs' if len(record.kept) == 1 else 'run'} until {at}"
+def _describe_unfinished(fleet: str, record: FleetRecord | None) -> str:
+    """Return that `fleet up` has not finished, with the instances that it kept and the commands to continue."""
+    kept = ""
+    if record is not None and record.kept_until:
+        at = time.strftime("%H:%M", time.localtime(record.kept_until))
+        kept = f", and {', '.join(record.kept)} {'runs' if len(record.kept) == 1 else 'run'} until {at}"
+    again, delete = Step("up").text(fleet), Step("down").text(fleet)
+    return f"fleet up has not finished{kept}; repeat `{again}`, or delete it with `{delete}`"
 
 
 def _unready_host(reason: str) -> HostStatus:
@@ -184,69 +175,48 @@ def inspect_hosts(
         answers = call_each(clients, lambda client: client.inspect(Inspect(1)))
         errors = {**errors_by_host(opening), **errors_by_host(answers)}
         reports = {answer.host.name: answer.value[0] for answer in answers if answer.value}
-        hosts = tuple(_host_status(host, slots, reports, errors) for host, slots in _by_host(record))
         job = job_status(list(reports.values()), record.last_job)
         if job is not None:
             mine = {name: report for name, report in reports.items() if report.job == job.id}
             able = [client for client in clients if client.host.name in mine]
-            job = replace(job, verdict=_verdict(list(mine.values()), able, directory))
-        stored = _survey_jobs(record, directory, clients)
+            result = result_of(list(mine.values()))
+            members = description(list(mine.values())).members
+            job = replace(job, verdict=first_cause(members, result, able) if result else None)
+        # With several tasks per host, the agent of one slot does not see all that the host stores.
+        stored = survey(record, directory) if record.tasks_per_host > 1 else survey_agents(clients, directory)
     disks = {disk.host: disk for disk in stored.disks}
-    hosts = tuple(_add_disk(host, disks.get(host.name)) for host in hosts)
+    count, slots = record.tasks_per_host, [slot.name for slot in record.slots]
+    hosts = tuple(
+        _host_status(host, slots[at * count : (at + 1) * count], reports, errors, disks.get(host.name))
+        for at, host in enumerate(record.hosts)
+    )
     summaries = [entry.summary() for entry in stored.jobs]
     return hosts, job, [StoredStatus(entry.job, entry.size, entry.pulled, entry.queued_after) for entry in summaries]
 
 
-def _survey_jobs(record: FleetRecord, directory: FleetDirectory, clients: Sequence[AgentClient]) -> Survey:
-    """Return what the hosts store; with several tasks per host, the agent of one slot does not see all of it."""
-    if record.tasks_per_host > 1:
-        return survey(record, directory)
-    return survey_agents(clients, directory)
-
-
-def _add_disk(host: HostStatus, disk: DiskUse | None) -> HostStatus:
-    return replace(host, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else host
-
-
-def _verdict(
-    reports: Sequence[JobReport], clients: Sequence[AgentClient], directory: FleetDirectory
-) -> Verdict | None:
-    from fleet.jobs.evidence import KeptVerdict, first_cause
-
-    result = result_of(reports)
-    if result is None:
-        return None
-    members = description(reports).members
-    is_complete = len(reports) >= len(members)
-    return first_cause(
-        members, result, clients, KeptVerdict(directory.verdict, result, reports) if is_complete else None
-    )
-
-
-def _by_host(record: FleetRecord) -> list[tuple[Host, list[str]]]:
-    """Return each host with the names of its slots in the newest job."""
-    each, slots = record.tasks_per_host, [slot.name for slot in record.slots]
-    return [(host, slots[at * each : (at + 1) * each]) for at, host in enumerate(record.hosts)]
-
-
 def _host_status(
-    host: Host, slots: Sequence[str], reports: Mapping[str, JobReport], errors: Mapping[str, FleetError]
+    host: Host,
+    slots: Sequence[str],
+    reports: Mapping[str, JobReport],
+    errors: Mapping[str, FleetError],
+    disk: DiskUse | None,
 ) -> HostStatus:
     alive = [reports[slot] for slot in slots if slot in reports and reports[slot].alive]
     usages = [report.usage for report in alive if report.usage is not None]
     gpus = [gpu.percent for usage in usages[:1] for gpu in usage.gpus]  # each task reports all GPUs of its host
     error = next((errors[slot] for slot in slots if slot in errors), None)
-    return HostStatus(
+    status = HostStatus(
         name=host.name,
         address=host.address,
         port=host.port,
         reachable=error is None,
-        reason=f"{error.message}: {error.cause}" if error and error.cause else error.message if error else "",
+        reason=": ".join(filter(None, (error.message, error.cause))) if error else "",
         cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
         memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
         maintenance=next((tuple(report.maintenance) for report in alive if report.maintenance), ()),
     )
+    return replace(status, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else status
 
 
 def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
@@ -257,12 +227,15 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
     mine = [report for report in reports if report.job == newest]
     result, disputes = agreement_of(mine)
     first = description(mine)
-    tasks = tuple(sorted(map(publish, mine), key=_rank))
-    others = newer_jobs({report.slot: report.job for report in reports}, newest)
-    warning = _warning(result, mine) if result is not None else ""
-    attempt = latest_attempt(mine, first.attempts)
-    running = {task.task: task.progress for task in tasks if task.alive and task.phase is Phase.RUNNING}
     is_complete = len(mine) >= len(first.members)
+    warnings = [*newer_jobs({report.slot: report.job for report in reports}, newest), *disputes]
+    if result is not None and is_complete:  # else it is unknown whether tasks trained alone
+        last = [report for report in mine if report.task and report.attempt == result.attempt]
+        warnings.append(independence_warning(result, [(report.task, report.listened) for report in last]))
+    tasks = tuple(sorted(map(publish, mine), key=_rank))
+    held = [task for task in tasks if task.alive and task.task]
+    running = {task.task: task.progress for task in held if task.phase is Phase.RUNNING}
+    attempt = latest_attempt(mine, first.attempts)
     return JobStatus(
         id=newest,
         script=first.name,
@@ -272,28 +245,13 @@ def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:
         tasks=tasks,
         result=publish(result),
         attempts=first.attempts,
-        waits=result is None and _is_waiting(tasks),
+        waits=result is None and bool(held) and all(task.phase is Phase.EXITED for task in held),
         queued_after=next((report.queued_after for report in mine if report.queued_after), None),
-        warning="; ".join(filter(None, (*others, *disputes, warning))),
+        warning="; ".join(filter(None, warnings)),
         awaited=find_awaited(running, attempt) if result is None and is_complete else None,
         max_workers=first.max_workers,
         joining=() if result is not None else joining_hosts(first, mine),
     )
-
-
-def _warning(result: JobResult, reports: Sequence[JobReport]) -> str:
-    """Return a warning if the tasks trained alone; with a host that did not answer, this is unknown."""
-    first = description(reports)
-    if len(reports) < len(first.members):
-        return ""
-    participants = [report for report in reports if report.task and report.attempt == result.attempt]
-    return independence_warning(result, [(report.task, report.listened) for report in participants])
-
-
-def _is_waiting(tasks: Sequence[TaskStatus]) -> bool:
-    """Return True between two attempts of a job."""
-    held = [task for task in tasks if task.alive and task.task]
-    return bool(held) and all(task.phase is Phase.EXITED for task in held)
 
 
 def _rank(task: TaskStatus) -> tuple[bool, tuple[int, int]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError, fold
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError, explain_interrupt, fold
 from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, fleet_opened, open_some
@@ -59,10 +59,9 @@ class PullRequest:
 
     def step(self, job: str) -> Step:
         """Return the command that repeats the request for the job that it means."""
-        options = [("--to", self.directory), ("--what", self.kinds)]
-        if worker_name(self.worker):
-            options.append(("--worker", self.worker))
-        return Step("pull", job, *(word for option in options if option[1] for word in option))
+        worker = self.worker if worker_name(self.worker) else ""
+        options = [("--to", self.directory), ("--what", self.kinds), ("--worker", worker)]
+        return Step("pull", *filter(None, [job]), *(word for option in options if option[1] for word in option))
 
 
 def pull_results(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
@@ -77,10 +76,18 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
     """
     name, areas = worker_name(request.worker), parse_kinds(request.kinds)
     directory, record = services.store.need(request.fleet)
-    access = Access(record.spec, services, sink)
-    with open_some(record.hosts, directory.key, access, whole_window=True) as (clients, unreached):
+    interrupted = "the pull was interrupted; a repeat continues where it stopped"
+    with (
+        explain_interrupt(interrupted, request.step(request.job)),
+        open_some(record.hosts, directory.key, Access(record.spec, services, sink), whole_window=True) as opening,
+    ):
+        clients, unreached = opening
         stored = survey_job(request.job, clients, directory, unreached)
-        job = _select_job(request, stored)
+        try:
+            job = stored.select(request.job, request.fleet)
+        except NotFoundError:
+            raise_if_silent(stored)
+            raise
         tasks = select_tasks(job, name, areas)
         given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
         with Target(Path(given).expanduser().absolute(), job.job) as target:
@@ -88,13 +95,10 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
             by_name = {client.host.name: client for client in clients}
             certain = not stored.silent and not job.is_running
             pull = Pull(job, tasks, by_name, target, sink, areas, certain=certain)
-            try:
-                summary = pull.run(directory, whole=not name and not stored.silent)
-                with contextlib.suppress(FleetError):  # the results are here
-                    described = collect_record(job, record, clients, directory.key, services.clock())
-                    target.describe(encode_record(described))
-            except KeyboardInterrupt:
-                raise interrupted(request, job.job) from None
+            summary = pull.run(directory, whole=not name and not stored.silent)
+            with contextlib.suppress(FleetError):  # the results are here
+                described = collect_record(job, record, clients, directory.key, services.clock())
+                target.describe(encode_record(described))
     sink.emit(summary)
     if summary.files and (note := load_note(job)):
         sink.emit(note)
@@ -141,21 +145,6 @@ def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[Resul
     return pulled
 
 
-def interrupted(request: PullRequest, job: str) -> CancelledError:
-    """Return the error that ends a pull after Ctrl-C."""
-    return CancelledError(
-        f"the pull of job {job} was interrupted; a repeat continues where it stopped", next_steps=[request.step(job)]
-    )
-
-
-def _select_job(request: PullRequest, stored: Survey) -> StoredJobs:
-    try:
-        return stored.select(request.job, request.fleet)
-    except NotFoundError:
-        raise_if_silent(stored)
-        raise
-
-
 def raise_if_silent(stored: Survey) -> None:
     """Report the hosts that did not answer.
 
@@ -198,38 +187,6 @@ def select_tasks(job: StoredJobs, name: str, areas: Sequence[Area] = ()) -> list
     return tasks
 
 
-def covers(areas: Sequence[Area], task: StoredTask, fingerprint: str) -> bool:
-    """Return whether copying only `areas` copies all results of a task.
-
-    Args:
-        areas: Kinds of results; empty: all.
-        task: The task as surveyed before.
-        fingerprint: The fingerprint of all its results when they were listed.
-    """
-    unchanged = fingerprint == task.stored.fingerprint  # so the survey names all kinds that it has
-    return not areas or (unchanged and all(use.area in areas for use in task.stored.areas))
-
-
-def replaces(before: str, directory: str, tasks: Collection[str]) -> bool:
-    """Return whether a copy becomes the recorded one: a copy of fewer tasks in another directory does not.
-
-    Args:
-        before: Directory of the recorded copy; empty: none.
-        directory: Directory of the new copy.
-        tasks: The tasks of which the new copy has all results.
-    """
-    return directory == before or complete_tasks(before).keys() <= set(tasks)
-
-
-def _sources(job: StoredJobs, *, certain: bool) -> dict[Area, str]:
-    """Return the tasks, by key, whose files are stored in ``model/`` and ``checkpoints/``."""
-    members = [member.task for report in job.reports for member in report.members if is_task(member.task)]
-    chief = bool(members) and job.tasks[0].name == min(members, key=task_rank)
-    holding = [(task.key, {use.area for use in task.stored.areas}) for task in job.tasks]
-    earlier = {Area(kind): key for kind, key in job.local.sources.items() if kind in KINDS}
-    return choose_sources(holding, earlier, chief=chief, certain=certain)
-
-
 @dataclass
 class Pull:
     """Copy the results of some tasks.
@@ -265,7 +222,13 @@ class Pull:
         self._lock = threading.Lock()
         self._received_paths: set[str] = set()
         self._received = 0
-        self._sources = _sources(self.job, certain=self.certain)
+        members = [member.task for report in self.job.reports for member in report.members if is_task(member.task)]
+        self._sources = choose_sources(
+            [(task.key, {use.area for use in task.stored.areas}) for task in self.job.tasks],
+            {Area(kind): key for kind, key in self.job.local.sources.items() if kind in KINDS},
+            chief=bool(members) and self.job.tasks[0].name == min(members, key=task_rank),
+            certain=self.certain,
+        )
 
     def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
         """Copy them, and note in the fleet's files which of them are on this computer.
@@ -284,12 +247,13 @@ class Pull:
             for at, task in enumerate(self.tasks)
             if at not in layout.lossy
             and not listings[task.key].notes
-            and covers(self.areas, task, listings[task.key].fingerprint)
+            and self._lists_all(task, listings[task.key])
             and left_out.isdisjoint(layout.contents.get(at, {}))
         }
         self.target.finish(kept)
-        if replaces(self.job.local.directory, str(self.target.path), kept):
-            directory.note_results(self.job.job, directory=str(self.target.path))
+        before, now = self.job.local.directory, str(self.target.path)
+        if now == before or complete_tasks(before).keys() <= kept.keys():  # a copy of less replaces none elsewhere
+            directory.note_results(self.job.job, directory=now)
         files = [item for item in layout.files if item.path not in left_out]
         complete = whole and not self.failed and len(kept) == len(self.tasks) and not self.job.is_running
         return ResultsPulled(
@@ -303,6 +267,11 @@ class Pull:
             complete=complete,
             equal=sum(map(len, layout.contents.values())) - len(layout.files),
         )
+
+    def _lists_all(self, task: StoredTask, listing: Listing) -> bool:
+        """Return whether the list of a task has all of its results; if they have changed, there may be new kinds."""
+        areas = {use.area for use in task.stored.areas}
+        return not self.areas or (listing.fingerprint == task.stored.fingerprint and areas <= {*self.areas})
 
     def raise_failures(self) -> None:
         """Report the results that were not copied.
@@ -406,14 +375,15 @@ class Pull:
         self, client: AgentClient, task: StoredTask, batch: Sequence[list[Item]], meter: _Meter
     ) -> list[Item]:
         parts = [
-            FilePart(first.entry.area, first.entry.path, self._offset(first), first.entry.size) for first, *_ in batch
+            FilePart(first.area, first.path, self.target.offset(first), first.size)
+            for first in (items[0].entry for items in batch)
         ]
         changed: list[Item] = []
         part: PartialFile | None = None
         try:
             for index, data in read_files(client, task.stored, parts):
                 if part is None:
-                    part = self.target.partial_file(batch[index][0])
+                    part = self.target.partial_file(batch[index][0].entry)
                     meter.add(part.offset)
                 if isinstance(data, bytes):
                     part.write(data)
@@ -431,12 +401,6 @@ class Pull:
             if part is not None:
                 part.close()
         return changed
-
-    def _offset(self, item: Item) -> int:
-        """Return the bytes of a file that an interrupted pull has left."""
-        part = self.target.partial_file(item)
-        part.close()
-        return part.offset if part.offset < item.entry.size else item.entry.size
 
 
 @dataclass
@@ -527,25 +491,6 @@ def find_pulled(given: str, job: str, fleet: str, services: Services) -> Path | 
     return pulled if job and job_of(pulled) else None
 
 
-def requested_pulls(directory: FleetDirectory) -> list[str]:
-    """Return the jobs with a requested pull, the oldest first."""
-    return [job for job in reversed(directory.recorded_jobs()) if directory.on_this_computer(job).pull_to]
-
-
-def pull_requested(fleet: str, job: str, services: Services, sink: Sink) -> ResultsPulled:
-    """Copy the results of an ended job to the directory that was requested when it started.
-
-    Raises:
-        FleetError: as for `pull_results`; the request is kept.
-        CancelledError: Ctrl-C; a repeat continues.
-    """
-    request = PullRequest(fleet, job)
-    try:
-        return pull_results(request, services, sink)
-    except KeyboardInterrupt:
-        raise interrupted(request, job) from None
-
-
 def pull_ended(fleet: str, services: Services, sink: Sink) -> None:
     """Do the requested pulls of jobs that have ended; report a failed one as a warning, and keep its request.
 
@@ -553,21 +498,27 @@ def pull_ended(fleet: str, services: Services, sink: Sink) -> None:
         CancelledError: Ctrl-C; a repeat continues.
     """
     directory = services.store.fleet(fleet)
-    requested = requested_pulls(directory)
+    requested = [job for job in reversed(directory.recorded_jobs()) if directory.on_this_computer(job).pull_to]
     if not requested:
         return
     try:
-        ended = _find_ended(requested, fleet, services, sink)
+        _, record = services.store.need(fleet)
+        with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+            stored = survey_agents(clients, directory, requested, unreached)
     except FleetError as error:
         sink.emit(Note(f"the results of {', '.join(requested)} were not pulled: {error.message}", Level.WARNING))
         return
-    for job in ended:
-        try:
-            pull_requested(fleet, job.job, services, sink)
-        except CancelledError:
-            raise
-        except FleetError as error:
-            sink.emit(warning_of(job.job, fleet, error))
+    for job in requested:
+        ended = stored.find(job)
+        if ended is None and not stored.silent:  # no host stores it
+            directory.forget_pull(job)
+        elif ended is not None and not ended.is_running:
+            try:
+                pull_results(PullRequest(fleet, job), services, sink)
+            except CancelledError:
+                raise
+            except FleetError as error:
+                sink.emit(warning_of(job, fleet, error))
 
 
 def warning_of(job: str, fleet: str, error: FleetError) -> Note:
@@ -577,15 +528,3 @@ def warning_of(job: str, fleet: str, error: FleetError) -> Note:
     return Note(
         f"the results of job {job} were not pulled: {error.message}{cause}; repeat `{command}`", Level.WARNING
     )
-
-
-def _find_ended(requested: list[str], fleet: str, services: Services, sink: Sink) -> list[StoredJobs]:
-    """Return those of the requested jobs that have ended; forget the request for a job that no host stores."""
-    directory, record = services.store.need(fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_agents(clients, directory, requested, unreached)
-    jobs = {job.job: job for job in stored.jobs}
-    for job in requested:
-        if job not in jobs and not stored.silent:
-            directory.forget_pull(job)
-    return [jobs[job] for job in requested if job in jobs and not jobs[job].is_running]

@@ -8,7 +8,7 @@
 
 The parent directory has an empty .fleet-results if it was created together with the directory.
 
-Links that lead out of the directory are not followed: each component of a path is opened without following links.
+Links are not followed: those that an earlier pull made give way to directories, others are reported.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item, Recorded, parents
 from fleet.steps import Step
 from train.agent.files.disk import readable_size, write_atomic
+from train.agent.protocol.records import FileEntry
 
 MARK = ".fleet-results"
 """Directory that marks a directory with pulled results; `fleet train` does not upload marked directories."""
@@ -36,7 +37,6 @@ MARK = ".fleet-results"
 _DESCRIPTION = "job.json"
 _PIECE = 1 << 20
 _RESERVE = 64 << 20  # free bytes to keep
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # no file can be written
 _CHANGED = "was changed on this computer, and would be replaced"
 
@@ -100,16 +100,16 @@ class Target:
     def __init__(self, path: Path, job: str) -> None:
         self.path = path
         self._job = job
+        self._mark = path / MARK
         self.problems: dict[str, str] = {}
         try:
-            self._check()
+            if reason := _other_contents(path, job):
+                raise UsageError(f"{str(path)!r} {reason}", next_steps=[Step("pull", job, "--to", str(path / job))])
             if not path.parent.exists():  # only created for results
                 (path.parent / MARK).mkdir(parents=True)
-            (path / MARK).mkdir(parents=True, exist_ok=True)
-            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._state_directory = os.open(MARK, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._root)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS
-            self._manifest = os.open("manifest", flags, 0o666, dir_fd=self._state_directory)
+            self._mark.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._manifest = os.open(self._mark / "manifest", flags, 0o666)
             self._lock()
             self._read()
         except OSError as error:
@@ -122,23 +122,13 @@ class Target:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for descriptor in (self._manifest, self._state_directory, self._root):
-            os.close(descriptor)
-
-    def _check(self) -> None:
-        """Check that the directory has no contents of other origin."""
-        reason = _other_contents(self.path, self._job)
-        if reason:
-            raise UsageError(
-                f"{str(self.path)!r} {reason}",
-                next_steps=[Step("pull", self._job, "--to", str(self.path / self._job))],
-            )
+        os.close(self._manifest)
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.__exit__()
+            os.close(self._manifest)
             raise NotReadyError(
                 f"another fleet pull is writing to {str(self.path)!r}", hint="wait until it has ended"
             ) from None
@@ -163,78 +153,39 @@ class Target:
         """
         missing = []
         for item in items:
-            state = self._state(item)
-            if state == "other":
+            copied = self.copied.files.get(item.path)
+            digest = _digest(self.path / item.path, copied)
+            if self._is_behind_link(item.path):
                 self.problems[item.path] = _CHANGED
-            elif state == "old" and item.path not in self.problems:
+            elif digest == item.entry.sha256:
+                mtime_ns = (self.path / item.path).stat().st_mtime_ns
+                if copied is None or copied.mtime_ns != mtime_ns or copied.sha256 != digest:
+                    self._note(item, mtime_ns)
+            elif digest and (item.path, digest) not in self.copied.written:
+                self.problems[item.path] = _CHANGED
+            elif item.path not in self.problems:
                 missing.append(item)
         return missing
 
-    def _state(self, item: Item) -> str:
-        """Return ``equal``, ``old`` (missing, or as it was pulled before), or ``other``."""
-        if self._is_behind_link(item.path):
-            return "other"
-        with self._opened(item.path) as descriptor:
-            if descriptor is None:
-                return "old"
-            status = os.fstat(descriptor)
-            copied = self.copied.files.get(item.path)
-            as_copied = copied is not None and (status.st_size, status.st_mtime_ns) == (copied.size, copied.mtime_ns)
-            digest = copied.sha256 if copied is not None and as_copied else _digest(descriptor)
-            if digest == item.entry.sha256:
-                if not as_copied:
-                    self._note(item, status.st_mtime_ns)
-                return "equal"
-            return "old" if (item.path, digest) in self.copied.written else "other"
-
     def _is_behind_link(self, path: str) -> bool:
         """Return whether a path is, or leads through, a link that was not copied from a host."""
-        for part in (*parents(path), path):
-            try:
-                target = os.readlink(part, dir_fd=self._root)
-            except FileNotFoundError:
-                return False
-            except OSError:  # it is not a link
-                continue
-            return self.copied.links.get(part) != target
-        return False
+        links = [part for part in (*parents(path), path) if (self.path / part).is_symlink()]
+        return bool(links) and str((self.path / links[0]).readlink()) != self.copied.links.get(links[0])
 
-    @contextlib.contextmanager
-    def _opened(self, path: str) -> Iterator[int | None]:
-        """Open a regular file without following links; yield its descriptor, or None if it does not exist."""
-        try:
-            with self._parent(path, make=False) as (directory, name):
-                descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=directory)
-        except OSError:
-            yield None
-            return
-        try:
-            yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-        finally:
-            os.close(descriptor)
+    def _make_parent(self, path: str) -> Path:
+        """Create the directories above a path, and return its place; links of earlier pulls give way.
 
-    @contextlib.contextmanager
-    def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
-        """Open the parent directory of `path`, step by step without following links; yield it with the last name."""
-        *directories, name = path.split("/")
-        descriptor = os.dup(self._root)
-        try:
-            for number, directory in enumerate(directories):
-                if make:
-                    self._make_directory(directory, descriptor, "/".join(directories[: number + 1]))
-                deeper = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = deeper
-            yield descriptor, name
-        finally:
-            os.close(descriptor)
-
-    def _make_directory(self, name: str, parent: int, path: str) -> None:
-        with contextlib.suppress(OSError):
-            if os.readlink(name, dir_fd=parent) == self.copied.links.get(path):
-                os.unlink(name, dir_fd=parent)  # a link of an earlier pull became a directory
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=parent)
+        Raises:
+            OSError: it is not possible, for example because a link of the user is in the way.
+        """
+        if self._is_behind_link(path.rpartition("/")[0]):
+            raise NotADirectoryError(errno.ENOTDIR, _CHANGED)
+        for part in parents(path):
+            directory = self.path / part
+            if directory.is_symlink():  # a link of an earlier pull became a directory
+                directory.unlink()
+            directory.mkdir(exist_ok=True)
+        return self.path / path
 
     # --- new files --------------------------------------------------------------------------------------------------
 
@@ -253,14 +204,25 @@ class Target:
                 hint="free some space, or choose a directory on another disk with --to",
             )
 
-    def partial_file(self, item: Item) -> PartialFile:
-        """Return the incomplete file of an item, with the data of an interrupted pull.
+    def offset(self, entry: FileEntry) -> int:
+        """Return how many bytes of a file an interrupted pull has left."""
+        try:
+            size = self._partial(entry).stat().st_size
+        except OSError:
+            return 0
+        return size if size <= entry.size else 0
+
+    def partial_file(self, entry: FileEntry) -> PartialFile:
+        """Return the incomplete file of an entry, with the data of an interrupted pull.
 
         Raises:
             LocalWriteError: it cannot be created.
         """
         with _writing():
-            return PartialFile(self._state_directory, item)
+            return PartialFile(self._partial(entry), entry)
+
+    def _partial(self, entry: FileEntry) -> Path:
+        return self._mark / f"{entry.sha256}.part"
 
     def store(self, file: PartialFile, items: Sequence[Item]) -> None:
         """Rename a complete file to its final name; further items with the same contents get copies.
@@ -272,11 +234,11 @@ class Target:
         """
         for number, item in enumerate(reversed(items), 1):
             with _writing(), self._reporting(item):
-                copy = file.name
+                source = file.path
                 if number < len(items):
-                    copy += ".copy"
-                    self._copy(file.name, copy)
-                self._rename(copy, item)
+                    source = source.with_suffix(".copy")
+                    shutil.copyfile(file.path, source)
+                self._rename(source, item)
 
     @contextlib.contextmanager
     def _reporting(self, item: Item) -> Iterator[None]:
@@ -287,23 +249,17 @@ class Target:
             if error.errno in _FATAL:
                 raise
             reason = f"cannot be written: {error.strerror or error}"
-            self.problems[item.path] = _CHANGED if self._is_behind_link(item.path) else reason
+            self.problems[item.path] = _CHANGED if error.strerror == _CHANGED else reason
 
-    def _copy(self, source: str, target: str) -> None:
-        read = os.open(source, os.O_RDONLY | _FLAGS, dir_fd=self._state_directory)
-        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o666, dir_fd=self._state_directory)
-        with os.fdopen(read, "rb") as reader, os.fdopen(write, "wb") as writer:
-            shutil.copyfileobj(reader, writer, _PIECE)
-
-    def _rename(self, name: str, item: Item) -> None:
+    def _rename(self, source: Path, item: Item) -> None:
         mtime_ns = item.entry.mtime_ns
-        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=self._state_directory, follow_symlinks=False)
+        os.utime(source, ns=(mtime_ns, mtime_ns))
         if item.entry.mode & 0o100:
-            mode = stat.S_IMODE(os.stat(name, dir_fd=self._state_directory).st_mode)
-            os.chmod(name, mode | (mode & 0o444) >> 2, dir_fd=self._state_directory)
-        with self._parent(item.path, make=True) as (directory, last):
-            self._note(item, mtime_ns)
-            os.rename(name, last, src_dir_fd=self._state_directory, dst_dir_fd=directory)
+            mode = stat.S_IMODE(source.stat().st_mode)
+            source.chmod(mode | (mode & 0o444) >> 2)
+        target = self._make_parent(item.path)
+        self._note(item, mtime_ns)
+        source.rename(target)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
         self.copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns, item.key))
@@ -312,33 +268,32 @@ class Target:
     def link(self, item: Item) -> None:
         """Create a link, or keep an existing file; a link that was changed here is added to `problems`."""
         target, before = item.entry.target, self.copied.links.get(item.path)
-        with _writing(), self._reporting(item), self._parent(item.path, make=True) as (directory, name):
-            with contextlib.suppress(OSError):  # it is not a link
-                if os.readlink(name, dir_fd=directory) not in (target, before):
+        with _writing(), self._reporting(item):
+            path = self._make_parent(item.path)
+            if path.is_symlink():
+                if str(path.readlink()) not in (target, before):
                     self.problems[item.path] = _CHANGED
                     return
-                os.unlink(name, dir_fd=directory)
+                path.unlink()
             if target != before:
                 self.copied.links[item.path] = target
                 self._write({"path": item.path, "target": target})
             with contextlib.suppress(PermissionError, FileExistsError):  # the file system has no links; a file
-                os.symlink(target, name, dir_fd=directory)
+                path.symlink_to(target)
 
     def directory(self, item: Item) -> None:
         """Create an empty directory."""
-        with _writing(), self._reporting(item), self._parent(item.path + "/x", make=True):
-            pass
+        with _writing(), self._reporting(item):
+            self._make_parent(item.path + "/x")
 
     def describe(self, description: bytes) -> None:
         """Store the description of the job.
 
         Raises:
-            NotReadyError: it cannot be written.
+            LocalWriteError: it cannot be written.
         """
-        try:
-            write_atomic(str(self.path / MARK / _DESCRIPTION), description, 0o644)
-        except OSError as error:
-            raise NotReadyError(f"{str(self.path)!r} cannot be written", cause=error.strerror or "") from error
+        with _writing():
+            write_atomic(str(self._mark / _DESCRIPTION), description, 0o644)
 
     def finish(self, tasks: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
         """Record the tasks of which all files are here, remove temporary files, and flush the others to the disk.
@@ -353,7 +308,7 @@ class Target:
             for key, (fingerprint, contents) in tasks.items():
                 if self.copied.tasks.get(key) != (fingerprint, contents):
                     self._write({"task": key, "fingerprint": fingerprint, "contents": contents})
-            for path in (self.path / MARK).iterdir():
+            for path in self._mark.iterdir():
                 if path.suffix in (".part", ".copy"):
                     path.unlink()
             os.sync()
@@ -386,62 +341,61 @@ def _writing() -> Iterator[None]:
 
 
 class PartialFile:
-    """An incomplete file, named by its expected hash.
+    """An incomplete file.
+
+    Args:
+        path: Its temporary name.
+        entry: What it becomes.
 
     Attributes:
-        name: Its temporary name.
+        path: As given.
         offset: Number of bytes that it has.
     """
 
-    def __init__(self, directory: int, item: Item) -> None:
-        self.name = f"{item.entry.sha256}.part"
-        self._directory = directory
-        self._entry = item.entry
-        self._file = os.open(self.name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory)
+    def __init__(self, path: Path, entry: FileEntry) -> None:
+        self.path = path
+        self._entry = entry
         self._hash = hashlib.sha256()
-        self.offset = 0
-        self.resumed = False
-        if os.fstat(self._file).st_size > self._entry.size:
-            os.ftruncate(self._file, 0)
-        while data := os.pread(self._file, _PIECE, self.offset):
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.fdopen(os.open(path, flags, 0o666), "ab+")
+        if self._file.tell() > entry.size:
+            self._file.truncate(0)
+        self._file.seek(0)
+        while data := self._file.read(_PIECE):
             self._hash.update(data)
-            self.offset += len(data)
-        self.resumed = self.offset > 0
+        self.offset = self._file.tell()
 
     def write(self, data: bytes) -> None:
-        """Add bytes; zeros become a hole.
+        """Add bytes.
 
         Raises:
             LocalWriteError: the data cannot be written.
         """
-        is_hole = data == bytes(len(data))  # `close`, or further data, gives the file its size
-        self.offset += len(data) if is_hole else 0
         with _writing():
-            view = memoryview(b"" if is_hole else data)
-            while view:
-                written = os.pwrite(self._file, view, self.offset)
-                self.offset += written
-                view = view[written:]
+            self._file.write(data)
         self._hash.update(data)
+        self.offset += len(data)
 
     def close(self) -> bool:
-        """Return whether the file is complete and has the listed hash; delete it if it has another hash."""
-        if self.offset == self._entry.size:
-            os.ftruncate(self._file, self.offset)
-        os.close(self._file)
+        """Return whether the file is complete and has the listed hash; delete it if it has another hash.
+
+        Raises:
+            LocalWriteError: the data cannot be written.
+        """
+        with _writing():
+            self._file.close()
         if self.offset < self._entry.size:
             return False
         if self._hash.hexdigest() == self._entry.sha256:
             return True
-        os.unlink(self.name, dir_fd=self._directory)
+        self.path.unlink()
         return False
 
 
 def _other_contents(path: Path, job: str) -> str:
     """Return why a directory cannot take the results of `job`; empty if it can."""
-    manifest = path / MARK / "manifest"
-    if manifest.exists():
-        stored = next(iter(_lines(manifest.read_bytes())), {}).get("job", job)
+    if (path / MARK / "manifest").exists():
+        stored = job_of(path) or job
         return f"holds the results of job {stored}" if stored != job else ""
     if path.exists() and not path.is_dir():
         return "is not a directory"
@@ -480,29 +434,13 @@ def complete_tasks(directory: str) -> dict[str, str]:
         manifest = Manifest((Path(directory) / MARK / "manifest").read_bytes() if directory else b"")
     except OSError:
         return {}
-    present = {
-        (path, sha256): _has_contents(Path(directory, path), sha256, manifest.files.get(path))
-        for _, contents in manifest.tasks.values()
-        for path, sha256 in contents.items()
-    }
+    paths = {path for _, contents in manifest.tasks.values() for path in contents}
+    present = {path: _digest(Path(directory, path), manifest.files.get(path)) for path in paths}
     return {
         key: fingerprint
         for key, (fingerprint, contents) in manifest.tasks.items()
-        if all(present[each] for each in contents.items())
+        if all(present[path] == sha256 for path, sha256 in contents.items())
     }
-
-
-def _has_contents(path: Path, sha256: str, recorded: Recorded | None) -> bool:
-    try:
-        status = path.stat()
-        if recorded is None or recorded.sha256 != sha256 or status.st_size != recorded.size:
-            return False
-        if status.st_mtime_ns == recorded.mtime_ns:
-            return stat.S_ISREG(status.st_mode)
-        with path.open("rb") as file:
-            return _digest(file.fileno()) == sha256
-    except OSError:
-        return False
 
 
 def job_of(directory: Path) -> str | None:
@@ -518,20 +456,27 @@ def job_of(directory: Path) -> str | None:
 def read_description(directory: Path, longest: int) -> bytes | None:
     """Return the description of the job whose results a directory has; None: it has none of a valid size."""
     try:
-        descriptor = os.open(directory / MARK / _DESCRIPTION, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
+        with (directory / MARK / _DESCRIPTION).open("rb") as file:
+            data = file.read(longest + 1)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(longest + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     return data if 0 < len(data) <= longest else None
 
 
-def _digest(descriptor: int) -> str:
-    hashed = hashlib.sha256()
-    offset = 0
-    while data := os.pread(descriptor, _PIECE, offset):
-        hashed.update(data)
-        offset += len(data)
+def _digest(path: Path, recorded: Recorded | None) -> str:
+    """Return the SHA-256 of a regular file, as recorded if its size and its time are; empty: it is none."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        if recorded and (status.st_size, status.st_mtime_ns) == (recorded.size, recorded.mtime_ns):
+            return recorded.sha256
+        hashed = hashlib.sha256()
+        with path.open("rb") as file:
+            while data := file.read(_PIECE):
+                hashed.update(data)
+    except OSError:
+        return ""
     return hashed.hexdigest()
 
 

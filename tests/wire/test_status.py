@@ -10,7 +10,6 @@ import pytest
 
 from fleet.cli.fleets.status import StatusRequest, run
 from fleet.events import FleetStatus, JobStatus
-from fleet.jobs.evidence import Evidence
 from fleet.services import Services
 from fleet.state import FleetRecord, Store
 from provision.model import FleetSpec
@@ -19,7 +18,7 @@ from train.agent.files.journal import Journal, write_job, write_result
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.host import control
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, Progress, TaskState, to_dict
-from train.diagnosis.verdict import Cause, Verdict
+from train.diagnosis.verdict import Cause
 
 pytestmark = pytest.mark.wire
 
@@ -118,26 +117,6 @@ def test_the_first_cause_of_a_job_without_a_client_is_shown(job: Job, status: Ca
     ]  # fmt: skip
 
 
-def test_the_logs_of_an_ended_job_are_diagnosed_once(
-    job: Job, status: Callable[[], FleetStatus], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job.failed()
-    job.ended(FELL)
-    verdict = job_of(status()).verdict
-    assert verdict is not None
-
-    def diagnose(*_: object) -> Verdict:
-        raise AssertionError("the logs are read again")
-
-    monkeypatch.setattr(Evidence, "verdict", diagnose)
-    assert job_of(status()).verdict == verdict
-    monkeypatch.undo()
-    job.ended(FELL._replace(reason="another"))
-    assert job_of(status()).verdict is not None
-    monkeypatch.setattr(Evidence, "verdict", diagnose)
-    assert job_of(status()).verdict is not None
-
-
 def test_an_exit_that_is_recorded_after_the_end_of_the_job_is_diagnosed(
     job: Job, status: Callable[[], FleetStatus]
 ) -> None:
@@ -154,16 +133,6 @@ def test_an_exit_that_is_recorded_after_the_end_of_the_job_is_diagnosed(
     assert before is not None
     assert after is not None
     assert before.message != after.message
-
-
-def test_a_verdict_is_not_kept_if_the_evidence_of_a_slot_is_missing(
-    job: Job, status: Callable[[], FleetStatus], tmp_path: Path
-) -> None:
-    job.failed()
-    job.ended(FELL)
-    shutil.rmtree(job.slots[0].directory)
-    assert job_of(status()).verdict is not None
-    assert not Store(tmp_path / "state").fleet("demo").verdict.exists()
 
 
 def test_a_job_that_succeeded_has_no_cause(job: Job, status: Callable[[], FleetStatus]) -> None:

@@ -73,7 +73,7 @@ def check_report_of_pulled_results(two: Program) -> None:
     two.run("report", "--dir", "pulled", "--to", "live.html")  # replaces a page
     page = (two.directory / "live.html").read_text()
     assert ">cancelled</span>" in page
-    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 1", "stopping"):
+    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 0", "stopping"):
         assert part in page
 
 

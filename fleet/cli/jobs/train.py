@@ -29,7 +29,7 @@ from fleet.jobs import program as programs
 from fleet.jobs.capsules import version_notes
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, until_running
 from fleet.jobs.following.outcome import outcome_or_raise
-from fleet.jobs.pull import pull_requested, warning_of
+from fleet.jobs.pull import PullRequest, pull_results, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.results import report_results
 from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
@@ -462,7 +462,7 @@ def _finish(
         ended = dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
         if request.pull:
             try:
-                pull_requested(request.fleet, job, fleet.services, sink)
+                pull_results(PullRequest(request.fleet, job), fleet.services, sink)
             except FleetError as error:
                 failed = error
     try:

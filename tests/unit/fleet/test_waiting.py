@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.events import Progress, TaskAwaited, find_awaited, own_time
+from fleet.events import Progress, TaskAwaited, find_awaited
 
 
 def times(step_s: float | None, input_s: float | None, python_s: float | None = None) -> Progress:
@@ -42,7 +42,3 @@ def test_python_between_the_steps_is_a_cause_unless_it_waits_for_input() -> None
 )
 def test_no_task_is_awaited_if_it_is_not_clear(tasks: tuple[Progress | None, ...]) -> None:
     assert find_awaited({f"worker-{index}": at for index, at in enumerate(tasks)}) is None
-
-
-def test_all_others_wait_for_the_last_one() -> None:
-    assert own_time(0.1, 0.3, None) == (0.1, 0.1, "input")

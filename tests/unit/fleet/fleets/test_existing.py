@@ -58,21 +58,6 @@ def test_settings_of_another_inventory_in_fleet_toml_are_ignored(inventory: str)
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "cause"),
-    [
-        (settings(workers=1), "1 worker requested, the fleet has 2"),
-        (settings(limit="gpu2:gpu3"), "--limit gpu2:gpu3 requested, the fleet has the default"),
-        (settings(provider="local"), "provider local requested, the fleet was created by static"),
-    ],
-)
-def test_a_fleet_that_is_up_is_not_made_into_another(inventory: str, given: Settings, cause: str) -> None:
-    record = up(FleetSpec("demo", "static", 2, options=StaticOptions(inventory=inventory)), "gpu1", "gpu2")
-    with pytest.raises(UsageError, match="already up with other settings") as error:
-        asked(given, record=record)
-    assert cause in error.value.cause
-
-
 def test_a_file_that_changed_is_not_passed_over_where_it_is_named_again(inventory: str) -> None:
     record = up(FleetSpec("demo", "static", 3, options=StaticOptions(inventory=inventory)), "gpu1", "gpu2", "gpu3")
     Path(inventory).write_text("gpu3\ngpu2\ngpu1\n")

@@ -106,13 +106,3 @@ def test_a_key_that_the_image_replaced_is_read_again(world: World, monkeypatch: 
     monkeypatch.setattr(module, "opened", opened)
     assert [host.host_key for host in reached(world, provider=Replaced(Cloud()))] == ["AAAA", "BBBB"]
     assert tried == [["worker-0 AAAA", "worker-1 AAAA"], ["worker-1 BBBB"]]
-
-
-def test_a_login_that_stays_rejected_is_reported_as_such(
-    world: World, net: Net, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net.tries, net.error = {"worker-1": 10**6}, WrongHostError
-    times = iter(range(0, 10_000, 50))
-    monkeypatch.setattr("time.monotonic", lambda: next(times))
-    with pytest.raises(WrongHostError, match=r"worker-1 does not answer; waited 5 min"):
-        reached(world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,19 +11,15 @@ from typing import Any
 import pytest
 
 from fleet.errors import NotReadyError
-from fleet.events import ConnectionLost, ConnectionRestored, Event, InstanceChanged, Note
+from fleet.events import Event, InstanceChanged, Note
 from fleet.fleets import repair
-from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet, repairing
-from fleet.jobs.following import follow as following
-from fleet.jobs.following.follow import Followed, follow
-from fleet.remote.merge import Item
+from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet
 from fleet.services import Services, wrap_provider
 from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState, SshAccess
 from provision.provider import ErrorKind, Progress, ProviderError
 from tests.program import wait_for
-from train.agent.protocol.records import AttemptEnded, JobResult, Outcome, Phase, TaskState
 
 SPOT = FleetSpec("demo", "gce", 3, options=GceOptions(spot=True))
 
@@ -215,61 +211,3 @@ def test_a_replacement_that_the_limit_of_the_cost_does_not_pay_for_is_not_tried_
         repairer.lost("worker-1")  # at each further try to connect
     assert world.cloud.calls.count("create worker-1") == 1
     assert not [text for text in world.story.notes if "retrying" in text]
-
-
-class Hosts:
-    """A fake follower that yields items, and calls the functions between them."""
-
-    def __init__(self, items: list[Item | Callable[[], object]]) -> None:
-        self._items = items
-        self.incomplete: dict[str, object] = {}
-
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
-
-    def __iter__(self) -> Iterator[Item]:
-        for item in self._items:
-            if isinstance(item, Item):
-                yield item
-            else:
-                item()
-
-
-TAKEN = AttemptEnded(
-    "worker-0",
-    2,
-    5.0,
-    "worker-1",
-    "worker-1 (10.0.0.3) was preempted",
-    {},
-    0.5,
-    preempted=True,
-    first_failed_slot="worker-1",
-)
-
-
-@pytest.mark.parametrize(
-    "sign", [Item("worker-1", ConnectionLost("worker-1", "timed out", 1.0)), Item("worker-0", TAKEN)]
-)
-def test_following_a_job_reports_which_hosts_are_lost(
-    world: World, monkeypatch: pytest.MonkeyPatch, sign: Item
-) -> None:
-    world.lose(1)
-    failed = AttemptEnded("worker-0", 1, 4.0, "worker-2", "worker-2 exited with code 1", {}, 0.5)
-    items: list[Item | Callable[[], object]] = [
-        Item("worker-0", failed),
-        Item("worker-0", TaskState("worker-0", "worker-0", 2, Phase.RUNNING, 4.5)),
-        sign,
-        lambda: wait_for("a new host", lambda: len(world.rejoined) > 0),
-        Item("worker-1", ConnectionRestored("worker-1")),
-        Item("worker-0", JobResult("j", 2, Outcome.SUCCEEDED, 9.0)),
-    ]
-    monkeypatch.setattr(following, "open_follower", lambda *_: Hosts(items))
-    with repairing(world.fleet, world.story, 60.0) as repairer:
-        ended = follow(Followed(world.directory, world.record, "j", (), repairer=repairer, logs=False), world.story)
-    assert ended.result is not None
-    assert world.cloud.calls.count("create worker-1") == 1
-    assert "worker-1 is gone; it is being replaced" in world.story.notes

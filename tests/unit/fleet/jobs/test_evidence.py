@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from fleet.jobs.evidence import MOST_ATTEMPTS, Evidence
+from fleet.jobs.evidence import Evidence
 from train.agent.protocol.records import (
     NO_REASON,
     AttemptEnded,
@@ -81,17 +81,6 @@ def test_the_end_of_a_long_log_is_kept_and_memory_is_bounded() -> None:
     verdict = evidence.verdict(result())
     assert verdict is not None
     assert "ValueError" in verdict.message
-
-
-def test_memory_is_bounded_however_many_attempts_there_are() -> None:
-    judged, replayed = Evidence(MEMBERS), Evidence(MEMBERS)
-    for attempt in range(1, 2 * MOST_ATTEMPTS):
-        for evidence in (judged, replayed):
-            for member in MEMBERS:
-                log(evidence, member.task, b"x" * 3 * LARGEST_TAIL, attempt)
-        judged.of_attempt(ended(attempt))
-    assert kept(judged) <= len(MEMBERS) * (2 * LARGEST_TAIL + LARGEST_HEAD)
-    assert kept(replayed) <= MOST_ATTEMPTS * len(MEMBERS) * (2 * LARGEST_TAIL + LARGEST_HEAD)
 
 
 def test_each_attempt_has_its_own_cause() -> None:

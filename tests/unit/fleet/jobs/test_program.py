@@ -11,7 +11,6 @@ import pytest
 
 from fleet.cli import app as cli
 from fleet.cli.jobs import check, train
-from fleet.cli.jobs.check import describe_smoke_test
 from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import JobFailedError, UsageError
 from fleet.jobs.program import (
@@ -26,7 +25,7 @@ from fleet.jobs.program import (
 )
 from fleet.state import TrainCommand
 from tests.unit.train.script.test_script import write
-from train.agent.protocol.records import Exit, Member, Prepared, SmokeTestResult
+from train.agent.protocol.records import Member, Prepared
 from train.diagnosis.texts import ARGUMENTS_HINT
 from train.diagnosis.verdict import Cause, Verdict
 from train.script.entry import find_entry
@@ -181,17 +180,6 @@ def test_a_script_is_parsed_once_by_all_that_a_job_asks_about_it(tmp_path: Path)
     assert sorted(parsed) == sorted(text.encode() for text in contents.values())
 
 
-def test_a_script_that_makes_its_own_cluster_or_none_is_noticed(tmp_path: Path) -> None:
-    own_cluster = "import json, os\nos.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['a:1']}})\n"
-    assert warned(tmp_path, own_cluster + STRATEGY.format("")) == []  # `fleet` restores the job's
-    sets = warned(tmp_path, own_cluster + STRATEGY.format(""), terms=Terms(adapt=False))
-    assert sets == ["task.py:2: the script sets TF_CONFIG itself"]
-    (alone,) = warned(tmp_path, "import tensorflow as tf\n" + FIT)
-    assert "trains with fit and has no strategy for several workers" in alone
-    assert warned(tmp_path, "import tensorflow as tf\n" + FIT, hosts=1) == []
-    assert warned(tmp_path, STRATEGY.format("")) == []
-
-
 def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(tmp_path: Path) -> None:
     text = "import os\nrank, size = os.environ['PMI_RANK'], os.environ['PMI_SIZE']\n" + STRATEGY.format("")
     (finding,) = warned(tmp_path, text)
@@ -201,42 +189,6 @@ def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(
     partial = ("bash", "-c", shell.replace("PMI_SIZE", "SIZE"))
     assert len(warned(tmp_path, text, command=partial)) == 1
     assert warned(tmp_path, text, command=partial, terms=Terms(variables=frozenset({"PMI_SIZE"}))) == []
-
-
-def test_a_restarted_job_is_warned_of_a_script_that_resumes_nothing(tmp_path: Path) -> None:
-    fit = STRATEGY.format("") + "with strategy.scope():\n    model = tf.keras.Sequential()\nmodel.compile('sgd')\n"
-    keep = "keep = [tf.keras.callbacks.ModelCheckpoint('c')]\nmodel.fit([1.0], [1.0], epochs=3, callbacks=keep)\n"
-    write(tmp_path, {"task.py": fit + keep})
-    entry = find_entry(str(tmp_path / "task.py"), "", (), "")
-    hosts = [prepared("worker-0"), prepared("worker-1")]
-    assert script_findings(entry, hosts) == []
-    (finding,) = script_findings(entry, hosts, Terms(restarts=True))
-    assert described(finding).startswith(
-        "task.py:7: ModelCheckpoint saves checkpoints, and the script does not restore"
-    )
-
-
-# --- smoke tests ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tried", "ok", "message"),
-    [
-        (SmokeTestResult(6.34, True, None, ["x"]), True, "the script made its first step after 6.3 s"),
-        (SmokeTestResult(3.0, False, Exit(0), ["x"]), True, "the script ended after 3.0 s"),
-        (
-            SmokeTestResult(60.2, False, None, []),
-            True,
-            "the script was still running after 60 s; no step was seen in its output",
-        ),
-        (SmokeTestResult(3.0, False, Exit(2), ["x"]), False, "the script exited with code 2 after 3.0 s"),
-        (SmokeTestResult(3.0, False, Exit(signal=9), ["x"]), False, "the script was killed by signal 9 after 3.0 s"),
-    ],
-)
-def test_the_finding_of_a_smoke_test(tried: SmokeTestResult, ok: bool, message: str) -> None:
-    result = describe_smoke_test("worker-0", tried)
-    assert (result.ok, result.message) == (ok, message)
-    assert result.lines == (() if ok else ("x",))
 
 
 def test_the_next_step_of_a_failed_job_does_not_need_the_script_any_more(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from fleet.events import Note
 from fleet.jobs.queue import active_jobs, announce_next, choose_place, queued_jobs
+from tests.unit.fleet.clouds import Kept
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
 
 ENDED = JobResult("", 1, Outcome.FAILED, 2.0)
@@ -62,19 +63,11 @@ def test_a_job_starts_at_once_if_no_other_runs() -> None:
 
 
 def test_the_job_that_starts_after_a_stop_is_named() -> None:
-    notes: list[object] = []
-
-    class Taker:
-        def emit(self, event: object) -> None:
-            notes.append(event)
-
-        def close(self) -> None:
-            """Do nothing."""
-
+    sink = Kept()
     reports = on_two_hosts(RUNNING, FIRST, SECOND)
-    announce_next(reports, SECOND.job, "default", Taker())
-    assert not notes
-    announce_next(reports, RUNNING.job, "default", Taker())
-    (note,) = notes
+    announce_next(reports, SECOND.job, "default", sink)
+    assert not sink.events
+    announce_next(reports, RUNNING.job, "default", sink)
+    (note,) = sink.events
     assert isinstance(note, Note)
     assert note.text == f"job {FIRST.job} was queued and starts now; `fleet stop {FIRST.job}` stops it"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fleet.events import Level, Note
 from fleet.jobs.restarts import Restarts
-from train.agent.checkpoints.formats import checkpoint_name
-from train.agent.checkpoints.snapshot import PathItem, PathKind
 from train.agent.protocol.records import Phase, Progress, TaskState
 
 Records = list[TaskState | Progress]
@@ -37,13 +35,6 @@ def test_epochs_that_begin_again_despite_a_checkpoint_are_reported_once() -> Non
     )
 
 
-def test_an_attempt_counts_from_its_first_epoch_even_if_later_ones_are_seen_first() -> None:
-    late = Progress("worker-0", "worker-0", 1, 1.0, epoch=5, epochs=10, first_epoch=1)
-    reported = notes(late, running(2, "ckpt-2"), late._replace(attempt=2, epoch=3))
-    assert [note.level for note in reported] == [Level.INFO, Level.WARNING]
-    assert "began at epoch 1 although attempt 1 had reached epoch 5" in reported[1].text
-
-
 def test_no_warning_if_it_is_not_certain() -> None:
     continued: Records = [*epochs(1, 1, 2, 3), running(2, "ckpt-2"), *epochs(2, 3)]
     no_epoch_done: Records = [*epochs(1, 1), running(2, "ckpt-2"), *epochs(2, 1)]
@@ -54,16 +45,3 @@ def test_no_warning_if_it_is_not_certain() -> None:
     cases = continued, no_epoch_done, without_checkpoint, second_call_of_fit, first_call_done, fewer_epochs_left
     for records in cases:
         assert all(note.level is Level.INFO for note in notes(*records))
-
-
-def item(path: str, at: int) -> PathItem:
-    return PathItem(path, PathKind.FILE, 0o644, mtime_ns=at)
-
-
-def test_the_newest_checkpoint_names_the_snapshot() -> None:
-    shard = "ckpt-{}.data-00000-of-00001"
-    older = [item(shard.format(1), 1), item("ckpt-1.index", 2)]
-    newer = [item(shard.format(2), 3), item("ckpt-2.index", 4), item("checkpoint", 5)]
-    assert checkpoint_name([*older, *newer]) == "ckpt-2"
-    assert checkpoint_name([item("a.keras", 2), item("b.keras", 1)]) == "a.keras"
-    assert checkpoint_name([]) == ""

@@ -76,10 +76,6 @@ def report(slot: str, task: str, attempt: int = 2) -> JobReport:
     return JobReport("j", "f", slot, task, attempt, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
 
 
-def test_without_reports_members_have_their_first_tasks() -> None:
-    assert current_members(MEMBERS, {}) == tuple(MEMBERS)
-
-
 def test_a_task_that_another_slot_took_over_is_listed_once() -> None:
     reports = {"worker-0": report("worker-0", "chief-0"), "worker-3": report("worker-3", "ps-0")}
     tasks = {member.slot: member.task for member in current_members(MEMBERS, reports)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.tasks import independence_warning
 from train.agent.protocol.records import Exit, JobResult, Member, Outcome, Phase, TaskState
@@ -15,22 +13,9 @@ def test_all_tasks_without_a_listener() -> None:
     warning = independence_warning(SUCCEEDED, [("worker-0", False), ("worker-1", False), ("evaluator-0", None)])
     assert "no task opened its port: each of the 2 tasks trained alone" in warning
     assert "MultiWorkerMirroredStrategy()" in warning
-
-
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        [("worker-0", False)],
-        [("worker-0", False), ("worker-1", True)],
-        [("worker-0", False), ("worker-1", None)],
-        [("worker-0", None), ("worker-1", None)],
-        [("chief-0", False), ("evaluator-0", False)],
-        [("chief-0", False), ("worker-0", False), ("ps-0", True)],
-        [],
-    ],
-)
-def test_no_warning(tasks: list[tuple[str, bool | None]]) -> None:
-    assert independence_warning(SUCCEEDED, tasks) == ""
+    for listened in (True, None):
+        assert independence_warning(SUCCEEDED, [("worker-0", False), ("worker-1", listened)]) == ""
+    assert independence_warning(SUCCEEDED, [("chief-0", False), ("evaluator-0", False)]) == ""
 
 
 def test_only_the_last_attempt_counts_and_all_of_its_tasks_must_be_known() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.results.runs import Runs, attempt_at, run_of, samples_in, scalars_of
+from fleet.results.runs import Runs, run_of, scalars_of
 
 STARTS = {"worker-1": {1: 100.5, 2: 200.5}}
 
@@ -25,11 +25,6 @@ def test_the_run_of_an_event_file_names_task_attempt_and_subdirectories(path: st
     assert run_of(path, "chief-0", STARTS) == run
 
 
-def test_a_task_without_known_attempts_has_one() -> None:
-    assert attempt_at(5.0, {}) == 1
-    assert attempt_at(5.0, {2: 9.0, 3: 12.0}) == 2
-
-
 def test_unknown_values_and_values_of_a_wrong_type_are_left_out() -> None:
     sample = {
         "at": 1.0, "cpu_percent": 50.0, "memory_bytes": 1 << 20, "epoch": None, "step": True, "steps_per_s": "fast",
@@ -39,13 +34,6 @@ def test_unknown_values_and_values_of_a_wrong_type_are_left_out() -> None:
         "fleet/cpu_percent": 50.0, "fleet/memory_mib": 1.0, "fleet/gpu-1/percent": 3.0, "fleet/metrics/loss": 0.5
     }  # fmt: skip
     assert scalars_of({"gpus": 3, "metrics": "x"}) == {}
-
-
-def test_damaged_lines_are_left_out() -> None:
-    assert [sample["at"] for sample in samples_in(b'{"at": 1}\n{"at"\n[]\n{"at": "x"}\n\xff\n{"at": 2}\n{"a')] == [
-        1,
-        2,
-    ]
 
 
 def scalars(directory: Path) -> list[tuple[int, str, float]]:
