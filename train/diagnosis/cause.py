@@ -14,8 +14,7 @@ from train.diagnosis import rules, storage, texts
 from train.diagnosis.downloads import Download, find_download
 from train.diagnosis.log_lines import error_in, shortened
 from train.diagnosis.reading import Reading, Remote, ending, excerpt, headline, read, source_of
-from train.diagnosis.rules import Rule, find_rule, mentions_peers, rule_of
-from train.diagnosis.texts import WORDING
+from train.diagnosis.rules import WORDING, Rule, find_rule, mentions_peers, rule_of
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import MOST_LINES, Cause, TaskEvidence, Verdict
 from train.script.arguments import find_missing, words

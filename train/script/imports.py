@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from train.script.dotted import uses
 from train.script.entry import EntryPoint, Kind, module_name
@@ -25,6 +26,7 @@ CALLS = {
     ),
 }
 """Calls that fail without a package that no import names."""
+_PACKAGES = {call: package for package, calls in CALLS.items() for call in calls}
 _PARENTS = 3  # number of parent directories that are searched for a missing module
 
 
@@ -68,8 +70,7 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     """
     if entry.first is None:
         return Imports()
-    reading = _Reading(entry)
-    reading.read()
+    reading = _Reading(entry, *entry.first)
     changes = list(reading.changes)
     if python_path:
         changes.insert(0, _Change("PYTHONPATH is set", directories=tuple(python_path.split(os.pathsep))))
@@ -111,8 +112,7 @@ def advice(module: str, entry: EntryPoint | None = None) -> str:
     return f"push it with the script if it is yours (--workdir), or add its package to {FILES}"
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     """A statement that changes where Python looks for modules."""
 
     text: str
@@ -121,81 +121,65 @@ class _Change:
 
 
 class _Reading:
-    """The imports of a script and of its modules."""
+    """The imports of a script and of its modules.
 
-    def __init__(self, entry: EntryPoint) -> None:
-        self._entry = entry
+    Args:
+        entry: The entry point.
+        file: The file that runs first.
+        module: True if it is run as a module.
+    """
+
+    def __init__(self, entry: EntryPoint, file: Path, module: bool) -> None:
+        self._workdir = entry.workdir
+        self._roots = [entry.workdir] if module else [file.parent]
         self.locations: dict[str, str] = {}
         self.changes: list[_Change] = []
         self._provided: set[str] = set()  # modules that the script creates
+        packages = [path for path in (entry.sources() if module else ()) if path.name == "__init__.py"]
+        follow([file, *(path for path in packages if path.parent in file.parents)], entry.workdir, self._of_file)
+        self.locations = {name: at for name, at in self.locations.items() if name not in self._provided}
 
-    def read(self) -> None:
-        """Read everything that the import of a module runs."""
-        entry = self._entry
-        assert entry.first is not None  # checked by the caller
-        file, module = entry.first
-        roots = [entry.workdir] if module else [file.parent]
-        first = entry.sources() if module else []
-        packages = [path for path in first if path.name == "__init__.py" and path.parent in file.parents]
-        follow([file, *packages], entry.workdir, lambda path: self._of_file(path, roots))
-        for name in self._provided:
-            self.locations.pop(name, None)
-
-    def _of_file(self, path: Path, roots: list[Path]) -> Iterator[Path]:
+    def _of_file(self, path: Path) -> Iterator[Path]:
         """Add the imports of one file; return the files of the job that it imports."""
         tree = parse_module(path)
         if tree is None:
             return
-        name = path.relative_to(self._entry.workdir).as_posix()
-        self.changes += _changes(tree, name)
-        self._provided.update(_provided(tree))
-        for package, line in _called(tree):
-            self.locations.setdefault(package, f"{name}:{line}")
+        name = path.relative_to(self._workdir).as_posix()
+        self._add_changes(tree, name)
+        for use in uses(tree):
+            package = _PACKAGES.get(use.name) if use.call is not None and "compat.v1" not in use.written else None
+            if package:
+                self.locations.setdefault(package, f"{name}:{use.line}")
         for item in find_imports(tree.body):
-            files = list(item.files(path, roots))
+            files = list(item.files(path, self._roots))
             # A directory may be a package without ``__init__.py``.
-            if not files and not item.level and not any((root / item.parts[0]).is_dir() for root in roots):
+            if not files and not item.level and not any((root / item.parts[0]).is_dir() for root in self._roots):
                 self.locations.setdefault(item.parts[0], f"{name}:{item.line}")
             yield from files
 
-
-def _called(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield the packages that calls need, each with the line of the first call."""
-    calls = [use for use in uses(tree) if use.call is not None and "compat.v1" not in use.written]
-    for package, names in CALLS.items():
-        yield from [(package, use.line) for use in calls if use.name in names][:1]
-
-
-def _changes(tree: ast.Module, file: str) -> Iterator[_Change]:
-    """Yield the uses of ``sys.path`` and of Python's import hooks; each may change it."""
-    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    absolute = tuple(value for value in constants if isinstance(value, str) and value.startswith("/"))
-    for node in ast.walk(tree):
-        location = f"{file}:{getattr(node, 'lineno', 1)}"
-        name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
-        if name == "sys.path" or name.endswith(".addsitedir") or _imports_path(node):
-            yield _Change(f"{location} changes sys.path", directories=absolute)
-        elif name in ("sys.meta_path", "sys.path_hooks"):
-            yield _Change(f"{location} changes {name}", opaque=True)
-        elif _replaced(node) not in (None, "__name__"):
-            yield _Change(f"{location} changes sys.modules", opaque=True)
-
-
-def _imports_path(node: ast.AST) -> bool:
-    return any(item.parts == ["sys", "path"] for item in find_imports([node]))
+    def _add_changes(self, tree: ast.Module, file: str) -> None:
+        """Add the uses of ``sys.path``, ``sys.modules``, and Python's import hooks; each may change it."""
+        nodes = list(ast.walk(tree))
+        constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+        absolute = tuple(value for value in constants if isinstance(value, str) and value.startswith("/"))
+        for node in nodes:
+            name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Subscript) else ""
+            location = f"{file}:{getattr(node, 'lineno', 1)}"
+            is_import = isinstance(node, ast.ImportFrom) and node.module == "sys"
+            if name == "sys.path" or name.endswith(".addsitedir") or (is_import and "path" in _names(node)):
+                self.changes.append(_Change(f"{location} changes sys.path", directories=absolute))
+            elif name in ("sys.meta_path", "sys.path_hooks"):
+                self.changes.append(_Change(f"{location} changes {name}", opaque=True))
+            elif (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and name.startswith("sys.modules[")
+            ):
+                if isinstance(node.slice, ast.Constant):
+                    self._provided.add(str(node.slice.value).partition(".")[0])
+                elif name != "sys.modules[__name__]":
+                    self.changes.append(_Change(f"{location} changes sys.modules", opaque=True))
 
 
-def _provided(tree: ast.Module) -> Iterator[str]:
-    """Yield the modules that a script puts into ``sys.modules`` by name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _replaced(node) is not None:
-            yield str(node.slice.value).partition(".")[0]
-
-
-def _replaced(node: ast.AST) -> str | None:
-    """Return the key of an assignment to ``sys.modules``, or `__name__` if it is a constant; None: another node."""
-    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Store):
-        return None
-    if ast.unparse(node.value) != "sys.modules":
-        return None
-    return "__name__" if isinstance(node.slice, ast.Constant) else ast.unparse(node.slice)
+def _names(node: ast.AST) -> list[str]:
+    return [alias.name for alias in getattr(node, "names", [])]

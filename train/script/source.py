@@ -29,9 +29,9 @@ def check_script(script: Path) -> Path:
     Raises:
         ScriptError: It is missing, not a file, not readable, not a Python script, or does not compile.
     """
-    _check_kind(script)
+    content = check_file(script)
     _check_name(script)
-    parse(check_file(script), str(script))
+    parse(content, str(script))
     return script
 
 
@@ -161,16 +161,10 @@ def _similar(script: Path) -> tuple[str, str]:
     directory = script.parent
     if not directory.is_dir():
         return f"check the path: the directory {directory} does not exist", ""
-    try:
-        names = sorted(path.name for path in directory.glob("*.py"))
-    except OSError:
-        names = []
-    close = difflib.get_close_matches(script.name, names, n=1)
-    if close:
-        return f"did you mean {directory / close[0]}?", str(directory / close[0])
-    if names:
-        return f"check the name; in {directory.absolute()} there are: {', '.join(names[:8])}", ""
-    return "check the path", ""
+    names = sorted(path.name for path in directory.glob("*.py"))
+    close = [str(directory / name) for name in difflib.get_close_matches(script.name, names, n=1)]
+    listed = f"check the name; in {directory.absolute()} there are: {', '.join(names[:8])}"
+    return (f"did you mean {close[0]}?", close[0]) if close else (listed if names else "check the path", "")
 
 
 def _unreadable(script: Path, error: OSError) -> ScriptError:
@@ -182,9 +176,8 @@ def _unreadable(script: Path, error: OSError) -> ScriptError:
 
 def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
     line = error.lineno or 0
-    shown = (error.text or _line(content, line)).strip()
-    if len(shown) > _LINE_SHOWN:
-        shown = shown[:_LINE_SHOWN] + "…"
+    written = b"".join(content.splitlines()[line - 1 : line] if line else []).decode("utf-8", "replace")
+    shown = (error.text or written).strip()[:_LINE_SHOWN]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return ScriptError(
         f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",
@@ -192,11 +185,6 @@ def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
         hint="correct it, then check it again",
         next_steps=[("python3", "-m", "py_compile", script)],
     )
-
-
-def _line(content: bytes, number: int) -> str:
-    lines = content.splitlines()
-    return lines[number - 1].decode("utf-8", "replace") if 0 < number <= len(lines) else ""
 
 
 class Import(NamedTuple):
