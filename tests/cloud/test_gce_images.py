@@ -132,18 +132,6 @@ def test_a_missing_permission_is_reported_before_anything_is_paid(team: Customer
     assert "compute.instances.bulkInsert" not in team.emulator.state()["calls"]
 
 
-@pytest.mark.parametrize("status", ["FAILED", "PENDING"])
-def test_an_image_that_is_not_ready_is_not_used(team: Customer, status: str) -> None:
-    [baked] = team.bake().of(ImageBaked)
-    stored = team.emulator.cloud.images[baked.image]
-    stored["status"] = status
-    assert f"image {baked.image} is not used: its status is {status}" in notes(team.up())
-    team.down()
-    if status == "FAILED":
-        [renewed] = team.bake().of(ImageBaked)
-        assert (renewed.image, renewed.created) == (baked.image, True)
-
-
 @pytest.mark.wire
 def test_the_command_refuses_other_providers_and_asks_before_it_spends_money(
     caller: Program, emulator: Emulator

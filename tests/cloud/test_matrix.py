@@ -47,7 +47,7 @@ def rented(program: Program, guest_emulator: Emulator, gcloud: Gcloud) -> Iterat
     guest_emulator.reset()
 
 
-@pytest.mark.parametrize(("access", "machine"), zip(ACCESS, MACHINES, strict=True))
+@pytest.mark.parametrize(("access", "machine"), list(zip(ACCESS, MACHINES, strict=True)))
 def test_a_fleet_runs_from_up_to_down(rented: Program, guest_emulator: Emulator, access: str, machine: str) -> None:
     gpu = machine.endswith("GPU")
     software = ("--package", "six") if gpu else ("--python", "/usr/bin/python3")

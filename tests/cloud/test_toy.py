@@ -52,19 +52,9 @@ def test_every_command_works_with_a_provider_of_another_package(caller: Program)
     assert "the fleet has large" in caller.run(*UP, "--toy-size", "small", code=2).err
 
     caller.script("task.py", "import os\nprint('in', os.environ['TF_CONFIG'])\nopen('result', 'w').write('done')\n")
-    assert caller.run("lint", "task.py").code == 0
-    caller.run("check", "task.py")
     ran = caller.run("train", "task.py")
     assert ran.text.count("worker-1 | in ") == 1
-    assert caller.run("logs").text.count('"index": 1') == 1
-    assert "succeeded" in caller.run("jobs").text
-    caller.run("pull")
-    assert (caller.directory / "results").is_dir()
     assert "ansible_port" in caller.run("inventory").text
-
-    caller.run("train", "--detach", "--", "sleep", "600")
-    caller.run("stop", "--grace", "1s")
-    assert "cancelled" in caller.run("jobs", "-o", "json").text
     caller.run("extend", "3h")
     assert len({instance["delete_at"] for instance in instances(caller)}) == 1
 

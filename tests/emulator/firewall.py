@@ -6,7 +6,6 @@ Source: https://cloud.google.com/firewall/docs/firewall-policies-overview#rule-e
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -14,18 +13,6 @@ Json = dict[str, Any]
 
 PROXY = "35.235.240.1"
 """An address of Identity-Aware Proxy, through which instances without an external address are reached."""
-
-
-@dataclass
-class Policies:
-    """The firewall policies of the organization and of the network, in the order of their evaluation.
-
-    Attributes:
-        policies: Policies as `networks.getEffectiveFirewalls` shows them; those of type NETWORK come after the rules
-            of the network.
-    """
-
-    policies: list[Json] = field(default_factory=list)
 
 
 def admits(rules: Iterable[Json], policies: Sequence[Json], instance: Json, caller: str, port: int) -> bool:

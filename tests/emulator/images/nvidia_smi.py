@@ -55,31 +55,19 @@ def gpus() -> list[dict[str, str]]:
 def query(names: list[str], options: list[str], listed: list[dict[str, str]]) -> str:
     """Return the lines of ``--query-gpu=NAMES --format=csv,OPTIONS``."""
     units = {name: "" if "nounits" in options else _UNITS.get(name.partition(".")[0], "") for name in names}
-    heading = ", ".join(f"{name} [{unit.strip()}]" if unit else name for name, unit in units.items())
-    lines = [] if "noheader" in options else [heading]
+    lines = [] if "noheader" in options else [", ".join(names)]
     lines += [", ".join(gpu[name] + unit for name, unit in units.items()) for gpu in listed]
     return "".join(f"{line}\n" for line in lines)
 
 
 def read(words: list[str]) -> tuple[list[str], list[str], float]:
     """Return names, options of the format, and seconds of the loop; 0: once."""
-    names: list[str] = []
-    options: list[str] = []
-    loop_s = 0.0
-    waiting = iter(words)
-    for word in waiting:
-        key, _, value = word.partition("=")
-        if key == "--query-gpu":
-            names = value.split(",")
-        elif key == "--format":
-            options = value.split(",")
-        elif word in ("-l", "--loop"):
-            loop_s = float(next(waiting, "5"))
-        else:
-            raise ValueError(word)
-    if bool(names) != bool(options) or (options and options[0] != "csv"):
+    loop_s = float(words[words.index("-l") + 1]) if "-l" in words else 0.0
+    given = dict(word.split("=", 1) for word in words if word.startswith("--"))
+    names, options = given.pop("--query-gpu", ""), given.pop("--format", "")
+    if given or len(words) != 2 * ("-l" in words) + bool(names) + bool(options) or bool(names) != bool(options):
         raise ValueError(" ".join(words))
-    return names, options, loop_s
+    return names.split(",") if names else [], options.split(","), loop_s
 
 
 def main(words: list[str]) -> int:

@@ -45,23 +45,6 @@ def test_sufficient_quotas_and_those_that_are_not_listed_have_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "limit", "words"),
-    [
-        ("GPUS_ALL_REGIONS", (0, 0), "is 0 in all regions together; 16 more needed"),
-        ("GPUS_ALL_REGIONS", (15, 0), "allows 15 in all regions together, 0 in use; 16 more needed"),
-        ("CPUS_ALL_REGIONS", (60, 4), "allows 60 in all regions together, 4 in use; 64 more needed"),
-    ],
-)
-def test_a_quota_of_all_regions(metric: str, limit: tuple[float, float], words: str) -> None:
-    [problem] = problems_of(GceOptions(gpu="t4", gpus=4), 4, {}, {**PROJECT, metric: limit})
-    assert problem.scope is Scope.EVERYTHING
-    assert problem.message == f"the quota {metric} of project proj-1 {words}"
-    assert (
-        f"request more {metric} at https://console.cloud.google.com/iam-admin/quotas?project=proj-1" in problem.hint
-    )
-
-
-@pytest.mark.parametrize(
     ("metric", "cloud", "limit", "words"),
     [
         ("NVIDIA_T4_GPUS", GceOptions(gpu="t4", max_duration_s=0), (1, 0), "1 in us-central1, 0 in use; 2 more"),
