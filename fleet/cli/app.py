@@ -31,8 +31,7 @@ def find_typed_command(arguments: list[str]) -> CommandLine | None:
     if at == len(arguments) or arguments[at] not in COMMANDS:
         return None
     command = root_command(arguments[at]).commands[arguments[at]]
-    complete = getattr(command, "complete", list)
-    return parse(arguments[at], complete(arguments[at + 1 :]), list_options(command))
+    return parse(arguments[at], command.complete(arguments[at + 1 :]), list_options(command))
 
 
 def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:

@@ -120,6 +120,18 @@ class Grouped(TyperCommand):
     Options that few users need are hidden, and shown by ``--help-all``.
     """
 
+    optional_values: tuple[tuple[str, str, Callable[[str], bool]], ...] = ()
+    """Options whose value may be left out: the value then, and whether a word that follows is a value."""
+
+    def complete(self, args: list[str]) -> list[str]:
+        """Return the arguments with the values that are left out."""
+        for name, default, is_value in self.optional_values:
+            end = args.index("--") if "--" in args else len(args)
+            at = args.index(name) + 1 if name in args[:end] else 0
+            if at and not (at < end and is_value(args[at])):
+                args = [*args[:at], default, *args[at:]]
+        return args
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show all options if the user asks for them."""
         if HELP_ALL in args[: args.index("--") if "--" in args else len(args)]:
@@ -130,7 +142,7 @@ class Grouped(TyperCommand):
             for param in hidden:
                 param.hidden = True
             ctx.exit()
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, self.complete(args))
 
     def collect_usage_pieces(self, _ctx: Any) -> list[str]:
         """Return the arguments as they are declared; versions of Typer add different brackets to them."""

@@ -101,7 +101,7 @@ def _fleet(workers: int, services: Services, sink: Sink) -> Iterator[None]:
     finally:
         _announce("down", sink)
         try:
-            down.run(down.DownRequest(fleet=FLEET), services, sink)
+            down.run(FLEET, services, sink)
         except FleetError as error:
             sink.emit(Note(error.message))
             raise

@@ -41,21 +41,18 @@ class WithProgram(Grouped):
         return super().parse_args(ctx, args[:at])
 
 
-class WithResume(WithProgram):
-    """A command that takes ``--resume`` and ``--after``, each with or without a job."""
+def _is_job(word: str) -> bool:
+    """Return whether a word after ``--resume`` or ``--after`` is a job, not the script."""
+    return bool(_JOB.fullmatch(word)) and not Path(word).exists()
 
-    @staticmethod
-    def complete(args: list[str]) -> list[str]:
-        """Return the arguments with the newest job as the value of each of these options that has none."""
-        for name in (RESUME, AFTER):
-            end = args.index("--") if "--" in args else len(args)
-            at = args.index(name) + 1 if name in args[:end] else 0
-            if at and not (at < end and _is_job(args[at])):
-                args = [*args[:at], NEWEST, *args[at:]]
-        return args
+
+class WithResume(WithProgram):
+    """A command that takes ``--resume`` and ``--after``, and options from fleet.toml."""
+
+    optional_values = ((RESUME, NEWEST, _is_job), (AFTER, NEWEST, _is_job))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the newest job to options that have no value, and the options of fleet.toml; keep what was typed."""
+        """Add the options of fleet.toml; keep what was typed."""
         args = self.complete(args)
         ctx.meta[TYPED] = parse("train", args, list_options(self))
         return super().parse_args(ctx, [*self._read_defaults(ctx, args), *args])
@@ -97,23 +94,6 @@ class WithResume(WithProgram):
         return words
 
 
-def _is_job(word: str) -> bool:
-    """Return whether a word after ``--resume`` or ``--after`` is a job, not the script."""
-    return bool(_JOB.fullmatch(word)) and not Path(word).exists()
-
-
-class WithTrial(WithProgram):
-    """A command that takes ``--local-first``, with or without a duration."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the default duration to the option if it has none."""
-        if LOCAL_FIRST in args[: args.index("--") if "--" in args else len(args)]:
-            at = args.index(LOCAL_FIRST)
-            if not (args[at + 1 : at + 2] and is_duration(args[at + 1])):
-                args = [*args[: at + 1], f"{SMOKE_TEST_S:g}", *args[at + 1 :]]
-        return super().parse_args(ctx, args)
-
-
 def is_duration(word: str) -> bool:
     """Return whether a word is a duration, such as 90s."""
     try:
@@ -121,6 +101,12 @@ def is_duration(word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class WithTrial(WithProgram):
+    """A command that takes ``--local-first``."""
+
+    optional_values = ((LOCAL_FIRST, f"{SMOKE_TEST_S:g}", is_duration),)
 
 
 NO_ADAPT: bool = option(False, "--no-adapt", "Do not adapt older scripts to current TensorFlow; see docs/scripts.md.")

@@ -376,12 +376,12 @@ def keras_need(entry: EntryPoint) -> Need:
 
 
 def choose_keras(
-    program: Program, request: ProgramRequest, workers: Sequence[Prepared], spares: Sequence[Prepared] = ()
+    entry: EntryPoint, request: ProgramRequest, workers: Sequence[Prepared], spares: Sequence[Prepared] = ()
 ) -> Choice:
     """Return the Keras of a job, which any spare must be able to use as well, and its adaptations.
 
     Args:
-        program: The program of the job.
+        entry: The entry point of the job.
         request: The variables that the user sets, and whether interpreters can be adapted to older TensorFlow.
         workers: The slots that get a task at the start.
         spares: The other slots.
@@ -389,14 +389,14 @@ def choose_keras(
     Raises:
         NotReadyError: the hosts lack something that the job requires, or have different versions.
     """
-    need, adapt = keras_need(program.entry), request.adapt
+    need, adapt = keras_need(entry), request.adapt
     env = {**request.env, **request.secrets}
     versions = {item.member.slot: versions_of(item) for item in workers}
     with translate_errors():
         choice = choose(need, versions, env, adapt=adapt)
         if spares and (choice.env or len(versions) > 1):
             choose(need, versions | {item.member.slot: versions_of(item) for item in spares}, env, adapt=adapt)
-    return with_adaptations(choice, need, len(versions), adapt=adapt, tf_config=_job_tf_config(program.entry))
+    return with_adaptations(choice, need, len(versions), adapt=adapt, tf_config=_job_tf_config(entry))
 
 
 def _job_tf_config(entry: EntryPoint) -> str:

@@ -45,6 +45,20 @@ def publish(value: Any) -> Any:
     return tuple(map(publish, value)) if isinstance(value, (list, tuple)) else value
 
 
+def started(commit: records.Commit, at: float) -> events.JobStarted:
+    """Return the event of a job that was committed on all hosts, at a time in seconds since the epoch."""
+    return events.JobStarted(
+        job=commit.job,
+        script=commit.name,
+        name=commit.job_name or None,
+        attempt=commit.attempt,
+        members=publish(commit.members),
+        started_at=at,
+        attempts=commit.policy.max_attempts,
+        max_workers=commit.policy.max_workers or None,
+    )
+
+
 def log_chunk(record: records.Log, data: bytes) -> events.LogChunk:
     """Return the event of a piece of output."""
     return events.LogChunk(record.slot, record.task, record.attempt, record.offset, data, record.at or -1.0)

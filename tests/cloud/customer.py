@@ -17,7 +17,7 @@ from fleet.fleets.plan import UpRequest
 from fleet.jobs.results import Survey
 from fleet.services import Services
 from fleet.settings import Settings
-from fleet.state import FleetDirectory, Store, caller
+from fleet.state import BAKING, FleetDirectory, Store, caller
 from provision.gce.api.client import Timing
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
@@ -168,18 +168,18 @@ class Customer:
     def bake(self, *, unprepared: bool = False, dry_run: bool = False, **changes: Any) -> Quiet:
         """Run `fleet bake` with some options changed, and return its events."""
         sink = self.sink()
-        request = bake.BakeRequest(self.settings(**changes), dry_run=dry_run)
+        request = UpRequest(BAKING, self.settings(**changes), dry_run=dry_run)
         bake.run(request, self.services(unprepared=unprepared), sink)
         return sink
 
     def extend(self, lifetime_s: float, sink: Quiet | None = None) -> None:
         """Run `fleet extend`."""
-        extend.run(extend.ExtendRequest(FLEET, lifetime_s), self.services(), sink or self.sink())
+        extend.run(FLEET, lifetime_s, self.services(), sink or self.sink())
 
     def down(self, *, keep_disks: bool = False) -> Quiet:
         """Run `fleet down`, and return its events."""
         sink = self.sink()
-        down.run(down.DownRequest(FLEET, keep_disks=keep_disks), self.services(), sink)
+        down.run(FLEET, self.services(), sink, keep_disks=keep_disks)
         return sink
 
     def gc(self, *, images: bool = False) -> Quiet:

@@ -55,7 +55,7 @@ def run_up(history: History) -> None:
 
 def run_down(history: History) -> None:
     history.kept, history.promised = {}, {}
-    down.run(down.DownRequest(history.fleet), history.services(), history.sink())
+    down.run(history.fleet, history.services(), history.sink())
 
 
 def run_gc(history: History) -> None:
@@ -95,7 +95,7 @@ def request_other_number(history: History) -> None:
 
 def run_extend(history: History) -> None:
     if not history.kept:
-        extend.run(extend.ExtendRequest(history.fleet, LIFETIME_S), history.services(), history.sink())
+        extend.run(history.fleet, LIFETIME_S, history.services(), history.sink())
 
 
 def run_repair(history: History) -> None:
@@ -117,7 +117,7 @@ def check_all_are_replaced(history: History) -> None:
 
 def run_stop(history: History) -> None:
     history.kept = {}
-    down.run(down.DownRequest(history.fleet, keep_disks=True), history.services(), history.sink())
+    down.run(history.fleet, history.services(), history.sink(), keep_disks=True)
     names = map(instance_name, range(history.workers))  # the next start deletes others
     stopped = {worker_of(each.body): each for each in history.instances(history.fleet)}
     history.kept = {name: (stopped[name].body["id"], stopped[name].address) for name in names if name in stopped}
@@ -151,7 +151,7 @@ def check_disks_are_kept(history: History) -> None:
 
 
 def run_bake(history: History) -> None:
-    baked = bake.run(bake.BakeRequest(history.settings), history.services(), history.sink())
+    baked = bake.run(UpRequest(BAKING, history.settings), history.services(), history.sink())
     assert baked is not None
     history.images.add(baked.image)
 
@@ -167,7 +167,7 @@ def bake_elsewhere(history: History) -> None:
     history.emulator.faults.clear()
     services = replace(history.services(), store=Store(history.root / "elsewhere"), unprepared=False)
     with contextlib.suppress(FleetError):  # a killed command may have left an image that is not ready
-        baked = bake.run(bake.BakeRequest(history.settings), services, history.sink())
+        baked = bake.run(UpRequest(BAKING, history.settings), services, history.sink())
         assert baked is not None
         history.images.add(baked.image)
         history.told.append(f"baked {baked.image} elsewhere")

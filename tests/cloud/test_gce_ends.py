@@ -156,7 +156,7 @@ def test_up_keeps_instances_that_are_being_started_again(
     place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=2)
     world = services(tmp_path, lambda _: finish(emulator))
     up.run(UpRequest("demo", place), world, Quiet())
-    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    down.run("demo", world, Quiet(), keep_disks=True)
     before = {instance.body["id"] for instance in emulator.cloud.instances.values()}
     if is_late:  # after `fleet up` has listed the instances
         create_now = create.create
@@ -188,7 +188,7 @@ def test_no_host_starts_another_after_down_keep_disks(
     lost, other = emulator.cloud.instances.values()
     emulator.preempt(lost.blueprint.name, 0.0)
     emulator.advance(1.0)
-    down.run(down.DownRequest("demo", keep_disks=True), world, Quiet())
+    down.run("demo", world, Quiet(), keep_disks=True)
     assert not start(other, lost, 0)
     finish(emulator)  # in the console
     up.run(UpRequest("demo", place), world, Quiet())

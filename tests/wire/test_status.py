@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.cli.fleets.status import StatusRequest, run
+from fleet.cli.fleets.status import run
 from fleet.events import FleetStatus, JobStatus
 from fleet.services import Services
 from fleet.state import FleetRecord, Store
@@ -93,7 +93,7 @@ def status(hosts: Hosts, tmp_path: Path) -> Callable[[], FleetStatus]:
     directory.write(FleetRecord(FleetSpec("demo", "local", 3), 1.0, tuple(hosts.hosts)))
 
     def ask() -> FleetStatus:
-        (fleet_status,) = run(StatusRequest("demo"), Services(store, lambda _: True)).fleets
+        (fleet_status,), _ = run("demo", Services(store, lambda _: True))
         return fleet_status
 
     return ask

@@ -105,7 +105,7 @@ class EntryPoint:
     @cached_property
     def contents(self) -> dict[str, bytes]:
         """The files of `sources`, read once, by their paths relative to `workdir`; the entry point first."""
-        return {path.relative_to(self.workdir).as_posix(): path.read_bytes() for path in self.sources()}
+        return {Path(os.path.relpath(path, self.workdir)).as_posix(): path.read_bytes() for path in self.sources()}
 
     @cached_property
     def texts(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import typer
 
@@ -25,23 +25,13 @@ from provision.provider import Provider
 from provision.quantities import counted
 
 
-@dataclass(frozen=True)
-class BakeRequest:
-    """Request of the command.
-
-    Attributes:
-        given: Settings of the command line; those of `fleet up`.
-        defaults: Settings of the environment and fleet.toml.
-        dry_run: Show the plan and the price; create nothing.
-    """
-
-    given: Settings = field(default_factory=Settings)
-    defaults: Settings = field(default_factory=Settings)
-    dry_run: bool = False
-
-
-def run(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | None:
+def run(request: UpRequest, services: Services, sink: Sink) -> ImageBaked | None:
     """Prepare a host, create an image of it, and delete the host.
+
+    Args:
+        request: The host, as a fleet with the name `BAKING`.
+        services: The outside world.
+        sink: Takes the events.
 
     Returns:
         The image; None after a dry run without one.
@@ -51,27 +41,26 @@ def run(request: BakeRequest, services: Services, sink: Sink) -> ImageBaked | No
         FleetError: the image could not be created; the host was deleted, or the error names what is left of it.
         CancelledError: the user declined or interrupted; likewise.
     """
-    wanted = UpRequest(BAKING, request.given, request.defaults, dry_run=request.dry_run)
     try:
-        with keep_provider(wanted):
-            return _bake(wanted, services, sink)
+        with keep_provider(request):
+            return _bake(request, services, sink)
     except FleetError as error:
         raise _with_steps(error) from error
 
 
-def _bake(wanted: UpRequest, services: Services, sink: Sink) -> ImageBaked | None:
-    spec = resolve_request(wanted, None, services)
+def _bake(request: UpRequest, services: Services, sink: Sink) -> ImageBaked | None:
+    spec = resolve_request(request, None, services)
     plan = services.provider(spec.options, keep=False).plan_image(spec)
     project = spec.options.account
     services = replace(services, store=services.store.baking)
-    if not wanted.dry_run:
+    if not request.dry_run:
         _delete_left(services, sink)
     if plan.existing is not None:
         return _report(plan.existing, project, sink, created=False)
     sink.emit(Note(f"image {plan.image} will be made of one host, which is deleted afterwards"))
     with explain_interrupt("fleet bake was interrupted; nothing was created", Again({})):
-        confirm_price(wanted, plan.host, None, services, sink)
-    if wanted.dry_run:
+        confirm_price(request, plan.host, None, services, sink)
+    if request.dry_run:
         return None
     with services.store.lock(BAKING, "bake"):
         directory = services.store.fleet(BAKING)
@@ -213,6 +202,6 @@ def bake(
     given = Settings(
         provider=provider, packages=packages, index_url=index_url, pip_proxy=pip_proxy, options=read_options(ctx)
     )
-    request = BakeRequest(given, read_settings(provider), dry_run=dry_run)
+    request = UpRequest(BAKING, given, read_settings(provider), dry_run=dry_run)
     with session(BAKING, output, yes=yes) as running:
         run(request, running.services, running.sink)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from fleet.cli.application import command
 from fleet.cli.options import FLEET, OUTPUT, YES, Output, argument, parse_duration
 from fleet.cli.runtime import resolve_fleet, session
@@ -17,19 +14,11 @@ from fleet.fleets.instances import list_instances
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts
 from fleet.steps import Again, Step
-from provision.model import Instance, InstanceState
+from provision.model import InstanceState
 from provision.quantities import counted, format_money, format_span
 
 
-@dataclass(frozen=True)
-class ExtendRequest:
-    """Request of the command; the lifetime counts from now."""
-
-    fleet: str
-    seconds: float
-
-
-def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
+def run(fleet: str, seconds: float, services: Services, sink: Sink) -> FleetOpened:
     """Let the lifetime of the fleet end after a new time, in seconds from now.
 
     Raises:
@@ -37,35 +26,39 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         CancelledError: the user declined.
         FleetError: the provider does not change it, or a host does not come back; `fleet up` repairs.
     """
-    services.store.need(request.fleet)
-    if request.seconds <= 0:
+    services.store.need(fleet)
+    if seconds <= 0:
         raise UsageError("a lifetime of 0 would end the fleet immediately", next_steps=[Step("down")])
-    with services.store.lock(request.fleet, "extend"):
-        directory, record = services.store.need(request.fleet)
+    with services.store.lock(fleet, "extend"):
+        directory, record = services.store.need(fleet)
         provider = services.provider(record.spec.options)
-        instances = list_instances(request.fleet, provider, services)
+        instances = list_instances(fleet, provider, services)
         if len(instances) < record.spec.workers:
             raise NotReadyError(
-                f"fleet {request.fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
+                f"fleet {fleet!r} has {len(instances)} of its {counted(record.spec.workers, 'instance')}",
                 next_steps=[Step("up")],
             )
         if stopped := [each.name for each in instances if each.state is InstanceState.STOPPED]:
             raise NotReadyError(
-                f"{', '.join(stopped)} of fleet {request.fleet!r} {'does' if len(stopped) == 1 else 'do'} not run",
+                f"{', '.join(stopped)} of fleet {fleet!r} {'does' if len(stopped) == 1 else 'do'} not run",
                 next_steps=[Step("up")],
             )
-        warning = provider.extension_warning(instances, request.seconds)
-        _report_cost(record, instances, directory, request.seconds, services, sink)
+        warning = provider.extension_warning(instances, seconds)
+        if usd_h := sum(instance.price_usd_h for instance in instances):
+            limit = f" of {format_money(limit_usd)}" if (limit_usd := record.spec.options.max_cost_usd) else ""
+            text = f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now cost "
+            text += f"{format_money(usd_h * seconds / 3600)}; {format_money(directory.cost_usd(services.clock()))}"
+            sink.emit(Note(f"{text}{limit} so far"))
         if warning:
             _confirm(warning, record, directory, services)
-        directory.intend("extend", seconds=request.seconds)
+        directory.intend("extend", seconds=seconds)
         access = Access(record.spec, services, sink)
         with explain_interrupt(
             "fleet extend was interrupted; hosts may be stopped or have their old lifetime", Again({})
         ):
             access.reconcile(make=False)
-            provider.extend(instances, request.seconds, progress_to(sink, "ready", BOOTED))
-            instances = list_instances(request.fleet, provider, services)
+            provider.extend(instances, seconds, progress_to(sink, "ready", BOOTED))
+            instances = list_instances(fleet, provider, services)
             try:
                 hosts = reach(record.spec, instances, provider, directory, services, sink)
             except UnreachableError as error:
@@ -75,28 +68,6 @@ def run(request: ExtendRequest, services: Services, sink: Sink) -> FleetOpened:
         summary = fleet_opened(record, directory, services.clock())
         sink.emit(summary)
         return summary
-
-
-def _report_cost(
-    record: FleetRecord,
-    instances: Sequence[Instance],
-    directory: FleetDirectory,
-    seconds: float,
-    services: Services,
-    sink: Sink,
-) -> None:
-    """Report what the fleet costs until the end of its new lifetime, if its price is known."""
-    usd_h, limit_usd = sum(instance.price_usd_h for instance in instances), record.spec.options.max_cost_usd
-    if not usd_h:
-        return
-    so_far = directory.cost_usd(services.clock())
-    limit = f" of {format_money(limit_usd)}" if limit_usd else ""
-    sink.emit(
-        Note(
-            f"{counted(len(instances), 'instance')} for {format_span(seconds)} from now cost "
-            f"{format_money(usd_h * seconds / 3600)}; {format_money(so_far)}{limit} so far"
-        )
-    )
 
 
 def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services: Services) -> None:
@@ -128,6 +99,5 @@ def extend(
       fleet extend 4h
       fleet extend 1d --fleet vision --yes
     """
-    request = ExtendRequest(fleet=resolve_fleet(fleet), seconds=time)
-    with session(request.fleet, output, yes=yes) as running:
-        run(request, running.services, running.sink)
+    with session(resolve_fleet(fleet), output, yes=yes) as running:
+        run(running.fleet, time, running.services, running.sink)

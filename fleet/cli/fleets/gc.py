@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import typer
@@ -32,7 +32,7 @@ class GcRequest:
     """Request of the command.
 
     Attributes:
-        given: Options of the command line that name an account.
+        given: Options of the command line that name an account; if there are any, only this account is searched.
         defaults: Settings of the environment and fleet.toml.
         everybody: Include resources that other users created.
         images: Include images of prepared hosts.
@@ -43,11 +43,6 @@ class GcRequest:
     everybody: bool = False
     images: bool = False
 
-    @property
-    def only(self) -> bool:
-        """True if the search is limited to the given account."""
-        return bool(self.given.options)
-
 
 def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
     """List resources that belong to no fleet of this state directory, and delete those that this user created.
@@ -57,35 +52,29 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
         CancelledError: the user declined.
         FleetError: a provider does not answer, or something could not be deleted.
     """
-    searches = _make_searches(request, services, sink)
+    searches = list(_make_searches(request, services, sink))
     orphans = [orphan for search in searches for orphan in search.find()]
     if orphans or not any(search.silent for search in searches):
         sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
-    if not to_delete:
-        _check_complete(searches)
-        return OrphansDeleted(0, ())
-    _confirm(len(to_delete), len(orphans), services)
-    with explain_interrupt("fleet gc was interrupted; resources may be left and incur cost", Again({})):
-        left = [name for search in searches for name in search.delete()]
-    summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
-    sink.emit(summary)
-    if left:
-        raise FleetError(
-            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
-        )
-    _check_complete(searches)
-    return summary
-
-
-def _check_complete(searches: Sequence[_Search]) -> None:
-    """Raise UnreachableError if zones did not answer: they may have other resources."""
+    summary = OrphansDeleted(0, ())
+    if to_delete:
+        _confirm(len(to_delete), len(orphans), services)
+        with explain_interrupt("fleet gc was interrupted; resources may be left and incur cost", Again({})):
+            left = [name for search in searches for name in search.delete()]
+        summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
+        sink.emit(summary)
+        if left:
+            raise FleetError(
+                f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
+            )
     if silent := sorted({zone for search in searches for zone in search.silent}):
         raise UnreachableError(
             f"{', '.join(silent)} did not answer, and may have resources of fleets",
             hint="repeat the command when the zone answers",
             next_steps=[Step("gc")],
         )
+    return summary
 
 
 def _confirm(to_delete: int, total: int, services: Services) -> None:
@@ -114,16 +103,14 @@ class _Search:
     """
 
     def __init__(
-        self, kind: tuple[str, ProviderOptions], *, needed: bool, request: GcRequest, services: Services, sink: Sink
+        self, kind: tuple[str, ProviderOptions], needed: bool, request: GcRequest, services: Services, sink: Sink
     ) -> None:
         self._name, self._options = kind
         self._provider = services.provider(self._options, keep=False)
-        self._owner = services.store.owner(keep=False)
-        self._baking = services.store.baking.owner(keep=False)
-        self._request = request
-        self._needed = needed
-        self._services = services
-        self._sink = sink
+        self._store, self._clock = services.store, services.clock
+        self._owner = self._store.owner(keep=False)
+        self._baking = self._store.baking.owner(keep=False)
+        self._needed, self._request, self._sink = needed, request, sink
         self._to_delete: list[Orphan] = []
         self.silent: set[str] = set()
 
@@ -139,36 +126,34 @@ class _Search:
         self.silent.update(self._provider.silent_zones())
         # Read after the list: a fleet has its directory before its instances.
         unknown = self._select_unknown(resources)
-        if self._services.store.baking.is_locked(BAKING):  # its host is in use
+        if self._store.baking.is_locked(BAKING):  # its host is in use
             unknown = [resource for resource in unknown if not self._is_baking(resource)]
-        mine = {resource.owner for resource in unknown if resource.user == caller()}
+        mine = {"", self._owner, *(resource.owner for resource in unknown if resource.user == caller())}
         self._to_delete = [resource for resource in unknown if self._is_requested(resource, mine)]
-        now = self._services.clock()
-        return [
-            FoundOrphan(
-                **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
-                provider=self._name,
-                cost_usd=resource.price_usd_h * max(0.0, now - resource.created_at) / 3600
-                if resource.created_at
-                else 0.0,
-                to_delete=resource in self._to_delete,
-            )
-            for resource in unknown
-        ]
+        return [self._describe(resource) for resource in unknown]
+
+    def _describe(self, resource: Orphan) -> FoundOrphan:
+        age_h = max(0.0, self._clock() - resource.created_at) / 3600 if resource.created_at else 0.0
+        return FoundOrphan(
+            **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
+            provider=self._name,
+            cost_usd=resource.price_usd_h * age_h,
+            to_delete=resource in self._to_delete,
+        )
 
     def delete(self) -> list[str]:
         """Delete the selected orphans; return the names of those that could not be deleted."""
         fleets = sorted({resource.fleet for resource in self._to_delete if resource.owner in ("", self._owner)})
         with contextlib.ExitStack() as locks:
             for fleet in fleets:
-                locks.enter_context(self._services.store.lock(fleet, "gc"))
+                locks.enter_context(self._store.lock(fleet, "gc"))
             if any(map(self._is_baking, self._to_delete)):
-                locks.enter_context(self._services.store.baking.lock(BAKING, "gc"))
+                locks.enter_context(self._store.baking.lock(BAKING, "gc"))
             to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
             if self._options.existing:
-                self._release(sorted({resource.fleet for resource in to_delete}))
+                self._release({resource.fleet for resource in to_delete})
             left = list(self._provider.delete_orphans(to_delete, self._progress))
             self.silent.update(self._provider.silent_zones())
             return left
@@ -176,47 +161,40 @@ class _Search:
     def _progress(self, name: str, step: str) -> None:
         self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))
 
-    def _release(self, fleets: Sequence[str]) -> None:
-        for fleet in fleets:
+    def _release(self, fleets: Iterable[str]) -> None:
+        for fleet in sorted(fleets):
             instances = self._provider.list(fleet)
-            hosts = external_hosts(
-                FleetSpec(fleet, self._name, len(instances), options=self._options), instances, self._provider
-            )
-            release_hosts(hosts, self._services.store.fleet(fleet).key, self._sink)
+            spec = FleetSpec(fleet, self._name, len(instances), options=self._options)
+            hosts = external_hosts(spec, instances, self._provider)
+            release_hosts(hosts, self._store.fleet(fleet).key, self._sink)
 
     def _select_unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
-        fleets = self._services.store.names()
-        return [
-            resource
-            for resource in resources
-            if resource.owner not in ("", self._owner) or resource.fleet not in fleets
-        ]
+        fleets, mine = self._store.names(), ("", self._owner)
+        return [each for each in resources if each.owner not in mine or each.fleet not in fleets]
 
     def _is_baking(self, resource: Orphan) -> bool:
         """Return whether a resource belongs to a host of which `fleet bake` makes an image on this computer."""
         return resource.owner == self._baking and resource.kind != IMAGE
 
     def _is_requested(self, resource: Orphan, mine: set[str]) -> bool:
+        """Return True if it must be deleted; a resource without a user is attributed by its owner."""
         if resource.kind == IMAGE and not self._request.images:
             return False
-        return self._request.everybody or self._is_mine(resource, mine)
-
-    def _is_mine(self, resource: Orphan, mine: set[str]) -> bool:
-        """Return True if this user created it; a resource without a label is attributed by its owner."""
-        return resource.user == caller() if resource.user else resource.owner in {"", self._owner, *mine}
+        is_mine = resource.user == caller() if resource.user else resource.owner in mine
+        return self._request.everybody or is_mine
 
 
-def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_Search]:
-    """Return a search for each account: the given one, or those of existing fleets and of the settings.
+def _make_searches(request: GcRequest, services: Services, sink: Sink) -> Iterator[_Search]:
+    """Yield a search for each account: the given one, or those of existing fleets and of the settings.
 
     A provider without accounts has one search; if no other account is known, the default account is searched.
     """
-    searches = []
-    recorded = [] if request.only else _list_accounts(services)
+    only = bool(request.given.options)
+    recorded = [] if only else _list_accounts(services)
     for name in dict.fromkeys([*installed_names(), *(name for name, _ in recorded)]):
         kind = find_options(name)
         scopes = [field for field, declared in declarations(kind).items() if declared.scope]
-        if request.only and not any(field in request.given.of(name) for field in scopes):
+        if only and not any(field in request.given.of(name) for field in scopes):
             continue
         settings = request.given.over(request.defaults).of(name)
         scope = {field: settings[field] for field in scopes if field in settings}
@@ -225,23 +203,19 @@ def _make_searches(request: GcRequest, services: Services, sink: Sink) -> list[_
         named = kind(**scope)
         accounts = [options for other, options in recorded if other == name and scopes]
         accounts += [named] if named != kind() else []
-        searches += [
-            _Search((name, options), needed=bool(accounts), request=request, services=services, sink=sink)
-            for options in dict.fromkeys(accounts or [named])
-        ]
-    return searches
+        for options in dict.fromkeys(accounts or [named]):
+            yield _Search((name, options), bool(accounts), request, services, sink)
 
 
 def _list_accounts(services: Services) -> list[tuple[str, ProviderOptions]]:
     """Return provider and account of each fleet of this computer."""
-    accounts = []
-    stores = (services.store, services.store.baking)
-    for directory in [store.fleet(name) for store in stores for name in store.names()]:
-        with contextlib.suppress(FleetError):  # a damaged record
-            record = directory.read()
-            if record is not None:
-                accounts.append((record.spec.provider, record.spec.options.scope()))
-    return accounts
+    specs = []
+    for store in (services.store, services.store.baking):
+        for name in store.names():
+            with contextlib.suppress(FleetError):  # a damaged record
+                record = store.fleet(name).read()
+                specs += [record.spec] if record is not None else []
+    return [(spec.provider, spec.options.scope()) for spec in specs]
 
 
 @command("Fleets", WithScopes)

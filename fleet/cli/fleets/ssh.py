@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -83,26 +83,13 @@ def find_slot(task: str, reports: Mapping[str, JobReport]) -> str:
 
 
 _JOB = "--job"
-_NEWEST = "-1"
 _NOT_A_JOB = re.compile(r"-(?![1-9]).*|[0-9]+|(chief|worker|ps|evaluator)-[0-9]+", re.ASCII)
 
 
 class WithJob(WithProgram):
-    """A command that takes ``--job``, with or without a job."""
+    """A command that takes ``--job``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the newest job to the option if no job follows it."""
-        return super().parse_args(ctx, fill_in_job(args))
-
-
-def fill_in_job(words: list[str]) -> list[str]:
-    """Return the words of a command line; the newest job follows ``--job`` if no job does."""
-    end = words.index("--") if "--" in words else len(words)
-    if _JOB not in words[:end]:
-        return words
-    at = words.index(_JOB) + 1
-    is_given = at < end and not _NOT_A_JOB.fullmatch(words[at])
-    return words if is_given else [*words[:at], _NEWEST, *words[at:]]
+    optional_values = ((_JOB, "-1", lambda word: not _NOT_A_JOB.fullmatch(word)),)
 
 
 @command("Hosts", WithJob)

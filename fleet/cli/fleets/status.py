@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TextIO
 
 from fleet.cli.application import command
@@ -17,53 +17,33 @@ from fleet.settings import NAME_VARIABLE
 from fleet.steps import Step
 
 
-@dataclass(frozen=True)
-class StatusRequest:
-    """Request of the command; an empty `fleet` means all fleets."""
+def run(fleet: str, services: Services) -> tuple[tuple[FleetStatus, ...], tuple[DamagedStateError, ...]]:
+    """Ask every host of a fleet, or of every fleet if none is named.
 
-    fleet: str = ""
-
-
-@dataclass(frozen=True)
-class StatusSummary:
-    """The fleets, and errors of those whose files are damaged."""
-
-    fleets: tuple[FleetStatus, ...]
-    damaged: tuple[DamagedStateError, ...] = ()
-
-    def check(self) -> None:
-        """Raise an error if a fleet is damaged, or if none of its hosts answers although it should.
-
-        Raises:
-            DamagedStateError: the files of a fleet are damaged.
-            UnreachableError: no host of a fleet answers.
-        """
-        if self.damaged:
-            raise self.damaged[0]
-        for fleet in self.fleets:
-            if fleet.hosts and not any(
-                host.reachable or host.stopped or host.name == UNREADY for host in fleet.hosts
-            ):
-                raise UnreachableError(
-                    f"no host of fleet {fleet.name!r} answers", next_steps=[Step("up", fleet=fleet.name)]
-                )
-
-
-def run(request: StatusRequest, services: Services) -> StatusSummary:
-    """Ask every host of every fleet; show hosts that do not answer, and fleets with damaged files, as such.
+    Returns:
+        The fleets, of which some hosts may not answer, and an error for each fleet whose files are damaged.
 
     Raises:
         NotFoundError: the fleet does not exist, or no fleet exists.
     """
-    if request.fleet and not services.store.fleet(request.fleet).exists():
-        services.store.need(request.fleet)
-    names = [request.fleet] if request.fleet else services.store.names()
+    if fleet and not services.store.fleet(fleet).exists():
+        services.store.need(fleet)
+    names = [fleet] if fleet else services.store.names()
     if not names:
         raise NotFoundError("no fleet is up", next_steps=[Step("up", "--workers", "2")])
     from fleet.jobs.inspection import inspect_fleets
 
-    fleets, damaged = inspect_fleets(names, services)
-    return StatusSummary(fleets, damaged)
+    return inspect_fleets(names, services)
+
+
+def _check(fleets: Sequence[FleetStatus], damaged: Sequence[DamagedStateError]) -> None:
+    """Raise an error if a fleet is damaged, or if none of its hosts answers although it should."""
+    if damaged:
+        raise damaged[0]
+    for fleet in fleets:
+        if fleet.hosts and not any(host.reachable or host.stopped or host.name == UNREADY for host in fleet.hosts):
+            step = Step("up", fleet=fleet.name)
+            raise UnreachableError(f"no host of fleet {fleet.name!r} answers", next_steps=[step])
 
 
 @command("Fleets")
@@ -86,15 +66,13 @@ def status(
         raise UsageError("--watch requires a terminal and no -o", next_steps=[Step("status")])
 
     def show(out: TextIO) -> None:
+        from fleet.console.status import print_status, watch_status
+
         if watch:
-            from fleet.console.status import watch_status
-
-            watch_status(lambda: run(StatusRequest(fleet=name), make_services()).fleets, out)
+            watch_status(lambda: run(name, make_services())[0], out)
             return
-        summary = run(StatusRequest(fleet=name), make_services())
-        from fleet.console.status import print_status
-
-        print_status(summary.fleets, out, json=output is Output.JSON)
-        summary.check()
+        fleets, damaged = run(name, make_services())
+        print_status(fleets, out, json=output is Output.JSON)
+        _check(fleets, damaged)
 
     print_result(name, show)

@@ -13,8 +13,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,29 +25,29 @@ from fleet.cli.application import command
 from fleet.cli.options import RENDEZVOUS, TIME, Duration, Output, argument, option, parse_count
 from fleet.cli.program import ENV, NO_ADAPT
 from fleet.cli.runtime import session
-from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, translate, translate_errors
-from fleet.events import JobStarted, Level, Note, Sink
+from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, explain_interrupt
+from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.following.follow import Ended
 from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.local_task import Copies, Directories, LocalTask, mark, tidy
 from fleet.jobs.policy import check_policy, preemption_notices
+from fleet.jobs.program import ProgramRequest, choose_keras, environment
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
-from fleet.remote.publication import publish
+from fleet.remote.publication import publish, started
 from fleet.steps import DEFAULT_FLEET, Shell
 from provision.allocation.ranks import Given, Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
 from train.agent.protocol.records import Policy, RestartPolicy
-from train.defaults import GRACE_S, LINK_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
-from train.errors import KerasError, RendezvousError
-from train.lint.linter import job_tf_config
+from train.defaults import LINK_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
+from train.errors import RendezvousError
 from train.rendezvous.contract import LOOPBACK, AbandonedError, Participants, Value, address_of_node
 from train.rendezvous.tcp import SECRET_VARIABLE, TcpRendezvous
-from train.script.keras import Choice, choose, needs_legacy, versions_of, with_adaptations
-from train.script.source import check_script, imports
+from train.script.entry import EntryPoint, Kind
+from train.script.source import check_script
 
 _PREPARED_S = 150.0
 _COMMITTED_S = 60.0
@@ -55,17 +55,13 @@ _COLLECT_S = 10.0
 _SECRET_LENGTH = 16
 
 
-@dataclass(frozen=True)
-class AgentRequest:
-    """Request of the command.
+@dataclass(frozen=True, kw_only=True)
+class AgentRequest(ProgramRequest):
+    """Request of the command; the script is relative to the directory where it runs.
 
     Attributes:
-        script: The training script, relative to the directory where it runs.
-        arguments: Arguments of the script.
-        workdir: Directory where it runs; empty: the current one, or that from which the job was submitted.
+        launch: Identity of this process.
         python: Interpreter of the script; empty: determined automatically.
-        env: Variables of the script.
-        adapt: Interpreters are adapted to scripts for older TensorFlow.
         grace_s: Seconds between SIGTERM and SIGKILL when the job is stopped.
         policy: Reaction of the job to failures.
         checkpoint_dir: Directory for the script's checkpoints; empty: a directory of the job.
@@ -73,33 +69,20 @@ class AgentRequest:
         secret_file: File with the secret of a rendezvous at an address; empty: the variable has it.
         address: Address at which the others reach this node; empty: determined automatically.
         wait_s: How long to wait for the other processes, in seconds.
-        given: Identity of this process, as far as the user sets it.
     """
 
-    script: str
-    arguments: tuple[str, ...] = ()
-    workdir: str = ""
-    python: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-    adapt: bool = True
-    grace_s: float = GRACE_S
-    policy: records.Policy = field(default_factory=records.Policy)
-    checkpoint_dir: str = ""
-    rendezvous: str = ""
-    secret_file: str = ""
-    address: str = ""
-    wait_s: float = RENDEZVOUS_TIMEOUT_S
-    given: Given = field(default_factory=Given)
+    launch: Launch
+    python: str
+    grace_s: float
+    policy: records.Policy
+    checkpoint_dir: str
+    rendezvous: str
+    secret_file: str
+    address: str
+    wait_s: float
 
 
-@dataclass(frozen=True)
-class _Script:
-    directory: Path
-    file: Path
-    argument: str  # of its interpreter, which reads a leading hyphen as an option
-
-
-def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
+def run(request: AgentRequest, sink: Sink) -> int:
     """Take part in a job, to its end.
 
     Returns:
@@ -111,65 +94,37 @@ def run(request: AgentRequest, environ: Mapping[str, str], sink: Sink) -> int:
         JobFailedError: the job failed, and this is rank 0.
         CancelledError: a signal stopped the job, and this is rank 0; or nothing was started.
     """
-    with translate_errors():
-        launch = find_launch(request.given, environ)
-    script = _script(request, launch)
-    with _claim_rank(launch) as only:
-        if not only:
-            sink.emit(Note(f"duplicate process for rank {launch.rank} on this node; exiting"))
+    entry = _find_entry(request)
+    with _claim_rank(request.launch) as is_first, explain_interrupt("interrupted; nothing was started"):
+        if not is_first:
+            sink.emit(Note(f"duplicate process for rank {request.launch.rank} on this node; exiting"))
             return 0
         try:
-            with translate_errors():
-                return _participate(request, launch, script, sink, environ)
-        except KeyboardInterrupt:
-            raise CancelledError("interrupted; nothing was started") from None
+            with _open_rendezvous(request, entry.workdir) as rendezvous:
+                return _Process(request, entry, rendezvous, sink).run()
+        except AbandonedError as error:
+            return error.code
 
 
-def _participate(
-    request: AgentRequest, launch: Launch, script: _Script, sink: Sink, environ: Mapping[str, str]
-) -> int:
-    """Run this process with the others, and report its failure to them.
-
-    Returns:
-        The exit code, also if another process reports the error.
-    """
-    try:
-        with _open_rendezvous(request, launch, script, environ) as rendezvous:
-            try:
-                return _Process(request, launch, script, rendezvous, sink, environ).run()
-            except (RendezvousError, FleetError) as error:
-                if not isinstance(error, AbandonedError):
-                    rendezvous.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
-                raise
-            except KeyboardInterrupt:
-                rendezvous.abandon("it was interrupted", CancelledError.exit_code)
-                raise
-    except AbandonedError as error:
-        return error.code
-
-
-def _script(request: AgentRequest, launch: Launch) -> _Script:
-    directory = Path(request.workdir or launch.directory or ".").expanduser().absolute()
+def _find_entry(request: AgentRequest) -> EntryPoint:
+    directory = Path(request.workdir or request.launch.directory or ".").expanduser().absolute()
     if not directory.is_dir():
         raise UsageError(
             f"directory {directory} does not exist on this node",
             hint="name a directory that all nodes have: --workdir DIR",
         )
-    with translate_errors():
-        file = check_script(directory / request.script)
     name = request.script
-    return _Script(directory, file, f"./{name}" if name.startswith("-") else name)
+    word = f"./{name}" if name.startswith("-") else name  # a leading hyphen would be an option of the interpreter
+    return EntryPoint(Kind.SCRIPT, name, directory, check_script(directory / name), (word,))
 
 
 @contextlib.contextmanager
 def _claim_rank(launch: Launch) -> Iterator[bool]:
     """Return True for one process of each rank; a batch system may start one per slot of a node."""
-    if not launch.shared:
-        yield True
-        return
     with socket.socket(socket.AF_UNIX) as name:
         try:
-            name.bind(f"\0fleet-agent-{os.getuid()}-{launch.job}-{launch.rank}")
+            if launch.shared:
+                name.bind(f"\0fleet-agent-{os.getuid()}-{launch.job}-{launch.rank}")
         except OSError:
             yield False
         else:
@@ -177,37 +132,41 @@ def _claim_rank(launch: Launch) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _open_rendezvous(
-    request: AgentRequest, launch: Launch, script: _Script, environ: Mapping[str, str]
-) -> Iterator[TcpRendezvous]:
-    """Open the rendezvous with all other processes."""
-    nodes = launch.nodes if launch.node(0) or not launch.size else ()
-    participants = Participants(launch.rank, launch.size, nodes)
-    if request.rendezvous.startswith("tcp://"):
+def _open_rendezvous(request: AgentRequest, directory: Path) -> Iterator[TcpRendezvous]:
+    """Open the rendezvous with all other processes, and report the failure of this process to them."""
+    launch, given = request.launch, request.rendezvous
+    participants = Participants(launch.rank, launch.size, launch.nodes if launch.node(0) or not launch.size else ())
+    if given.startswith("tcp://"):
         from train.rendezvous.tcp import join_tcp, parse_address
 
-        host, port = parse_address(request.rendezvous, launch.nodes[0] if launch.nodes else "")
-        rendezvous = join_tcp(host, port, participants, _secret(request, environ), request.wait_s)
-    else:
+        host, port = parse_address(given, launch.nodes[0] if launch.nodes else "")
+        rendezvous = join_tcp(host, port, participants, _secret(request), request.wait_s)
+    elif given or launch.job:
         from train.rendezvous.directory import join_directory
 
-        if not request.rendezvous and not launch.job:
-            raise UsageError(
-                "no rendezvous is given",
-                hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
-            )
-        directory = script.directory / (
-            Path(request.rendezvous).expanduser() if request.rendezvous else f".fleet-{launch.job}"
+        place = directory / (Path(given).expanduser() if given else f".fleet-{launch.job}")
+        rendezvous = join_directory(place, participants, request.wait_s, request.address)
+    else:
+        raise UsageError(
+            "no rendezvous is given",
+            hint="name a directory that all nodes share, --rendezvous DIR, or an address, --rendezvous tcp://HOST:PORT",
         )
-        rendezvous = join_directory(directory, participants, request.wait_s, request.address)
     try:
         yield rendezvous
+    except AbandonedError:
+        raise
+    except (RendezvousError, FleetError) as error:
+        rendezvous.abandon(error.message, getattr(error, "exit_code", NotReadyError.exit_code))
+        raise
+    except KeyboardInterrupt:
+        rendezvous.abandon("it was interrupted", CancelledError.exit_code)
+        raise
     finally:
         rendezvous.close()
 
 
-def _secret(request: AgentRequest, environ: Mapping[str, str]) -> str:
-    secret = environ.get(SECRET_VARIABLE, "")
+def _secret(request: AgentRequest) -> str:
+    secret = os.environ.get(SECRET_VARIABLE, "")
     if request.secret_file:
         try:
             secret = Path(request.secret_file).expanduser().read_text(encoding="utf-8")
@@ -229,55 +188,45 @@ class _Process:
 
     Args:
         request: What the user typed.
-        launch: Identity of this process.
-        script: The script to run.
+        entry: The script to run.
         rendezvous: Rendezvous with the other processes.
         sink: Takes the events.
-        environ: Of this process.
     """
 
     request: AgentRequest
-    launch: Launch
-    script: _Script
+    entry: EntryPoint
     rendezvous: TcpRendezvous
     sink: Sink
-    environ: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        self._rank = self.launch.rank
+        launch = self.request.launch
+        self._rank = launch.rank
         self._task = f"worker-{self._rank}"
         self._leads = self._rank == 0
-        self._node = self.launch.node(self._rank) or socket.gethostname()
-        self._hosts: list[str] = []
+        self._node = launch.node(self._rank) or socket.gethostname()
+        self._participants = Participants(self._rank, self.rendezvous.size)
         self._is_single_host = False
         self._job = ""
         self._mark: Path | None = None  # of rank 0
 
     def run(self) -> int:
         """Take part from the rendezvous to the end of the job; return the exit code."""
-        try:
-            return self._run()
-        finally:
-            self._unmark()
-            if self._job:
-                tidy(self.script.directory / self._job)
-
-    def _run(self) -> int:
         from train.pack import build_agent
 
         digest = build_agent().digest
-        copies = self._agree(digest)
-        env = {name: value for name, value in self.environ.items() if name != SECRET_VARIABLE}
-        with (
-            tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True) as root,
-            open_local_agent(self._node, Path(root), digest, env) as agent,
-            Directories(self.script.directory / self._job, self._task) as directories,
-        ):
+        env = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._unmark)
+            copies = self._agree(digest)
+            stack.callback(tidy, self.entry.workdir / self._job)
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True)))
+            agent = stack.enter_context(open_local_agent(self._node, root, digest, env))
+            directories = stack.enter_context(Directories(self.entry.workdir / self._job, self._task))
             prepared = self._prepare(agent, copies)
             commit = self._commit(prepared, copies.replication, directories.env)
             task = LocalTask(agent, commit)
-            self._start(task, commit)
             try:
+                self._start(task, commit)
                 result = task.follow(self.sink, leads=self._leads)
             except BaseException:
                 task.give_up()
@@ -296,34 +245,29 @@ class _Process:
         Raises:
             NotReadyError: the processes differ.
         """
-        check_policy(self.request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=LINK_TIMEOUT_S)
-        mine: Value = {
-            "host": socket.gethostname(),
-            "boot": boot_id(),
+        request, directory, script = self.request, self.entry.workdir, self.request.script
+        check_policy(request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=LINK_TIMEOUT_S)
+        program: Value = {
             "version of fleet": digest,
-            "command line": [self.request.script, *self.request.arguments],
-            f"content of {self.request.script}": hashlib.sha256(self.script.file.read_bytes()).hexdigest(),
+            "command line": [script, *request.arguments],
+            f"content of {script}": hashlib.sha256((directory / script).read_bytes()).hexdigest(),
         }
+        mine: Value = {"host": socket.gethostname(), "boot": boot_id(), **program}
         if self._leads:
-            self._job = f"fleet-{self.launch.job}" if self.launch.job else job_id(time.time())
-            self._mark = mark(self.request.checkpoint_dir, self.script.directory, self._job)
-            mine |= {"job": self._job, "mark": self._mark.name if self._mark else ""}
-        values = self.rendezvous.gather("hello", mine, self.request.wait_s)
-        self._job = str(values[0]["job"])
-        self._hosts = [str(value["host"]) for value in values]
+            job = f"fleet-{request.launch.job}" if request.launch.job else job_id(time.time())
+            self._mark = mark(request.checkpoint_dir, directory, job)
+            mine |= {"job": job, "mark": self._mark.name if self._mark else ""}
+        values = self.rendezvous.gather("hello", mine, request.wait_s)
+        first = values[0]
+        self._job = str(first["job"])
+        hosts = tuple(str(value["host"]) for value in values)
+        self._participants = Participants(self._rank, self.rendezvous.size, hosts)
         self._is_single_host = len({(value["host"], value["boot"]) for value in values}) == 1
-        for key in sorted(mine.keys() - {"host", "boot", "job", "mark"}):
-            others = [rank for rank, value in enumerate(values) if value.get(key) != values[0].get(key)]
-            if others:
-                name = self._participants.names(others)
-                raise self._shared_error(
-                    NotReadyError(f"the {key} on {name} is not that of {self._participants.name(0)}")
-                )
-        return Copies(self.request.checkpoint_dir, self.script.directory, self._job, str(values[0]["mark"]))
-
-    @property
-    def _participants(self) -> Participants:
-        return Participants(self._rank, self.rendezvous.size, tuple(self._hosts))
+        for key in sorted(program):
+            if others := [rank for rank, value in enumerate(values) if value.get(key) != first.get(key)]:
+                names, leader = self._participants.names(others), self._participants.name(0)
+                raise self._shared_error(NotReadyError(f"the {key} on {names} is not that of {leader}"))
+        return Copies(request.checkpoint_dir, directory, self._job, str(first["mark"]))
 
     def _shared_error(self, error: FleetError) -> Exception:
         """Return the error to raise if all processes see it: rank 0 alone reports it."""
@@ -332,13 +276,12 @@ class _Process:
     def _address(self) -> str:
         if self._is_single_host:
             return self.request.address or LOOPBACK
-        nodes = self.launch.nodes or self._hosts
-        hostname = self.launch.node(self._rank) or socket.gethostname()
-        address = self.request.address or self.rendezvous.address or address_of_node(hostname, nodes)
+        nodes = self.request.launch.nodes or self._participants.nodes
+        address = self.request.address or self.rendezvous.address or address_of_node(self._node, nodes)
         if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
-                cause=f"{', '.join(name for name in nodes if name != hostname)} cannot be looked up here",
+                cause=f"{', '.join(name for name in nodes if name != self._node)} cannot be looked up here",
                 hint="give the address of this node: --address ADDRESS",
             )
         return address
@@ -352,7 +295,7 @@ class _Process:
                 entries=[],
                 address=self._address(),
                 python=self.request.python,
-                directory=str(self.script.directory),
+                directory=str(self.entry.workdir),
             )
         )
         mine = {"prepared": records.to_dict(prepared), "sees": copies.shared()}
@@ -372,7 +315,11 @@ class _Process:
     def _commit(
         self, prepared: Sequence[records.Prepared], copied: records.Replication, outputs: dict[str, str]
     ) -> records.Commit:
-        choice = self._keras(prepared)
+        request = self.request
+        try:
+            choice = choose_keras(self.entry, request, prepared)
+        except NotReadyError as error:
+            raise self._shared_error(error) from error
         if choice.note and self._leads:
             self.sink.emit(Note(choice.note))
         return records.Commit(
@@ -380,49 +327,22 @@ class _Process:
             slot=self._task,
             members=[item.member._replace(task=item.member.slot) for item in prepared],
             secret=self.rendezvous.secret,
-            command=[prepared[self._rank].python, self.script.argument, *self.request.arguments],
-            env={"PWD": str(self.script.directory), **choice.env, **outputs, **self.request.env},
+            command=self.entry.command(prepared[self._rank].python, request.arguments),
+            env={"PWD": str(self.entry.workdir), **choice.env, **outputs, **request.env},
             secret_env={},
-            grace_s=self.request.grace_s,
-            policy=self.request.policy,
+            grace_s=request.grace_s,
+            policy=request.policy,
             replication=copied,
-            name=self.request.script,
+            name=request.script,
             preemption_notices=preemption_notices(),
         )
-
-    def _keras(self, prepared: Sequence[records.Prepared]) -> Choice:
-        directory = self.script.directory
-        sources = {str(path): path.read_bytes() for path in imports(self.script.file, directory)}
-        versions = {item.member.slot: versions_of(item) for item in prepared}
-        try:
-            need, adapt = needs_legacy(sources), self.request.adapt
-            choice = choose(need, versions, self.request.env, adapt=adapt)
-            tf_config = job_tf_config(
-                {os.path.relpath(path, directory): sources[path].decode("utf-8", "replace") for path in sources}
-            )
-            return with_adaptations(choice, need, len(prepared), adapt=adapt, tf_config=tf_config)
-        except KerasError as error:
-            raise self._shared_error(translate(error)) from error
 
     def _start(self, task: LocalTask, commit: records.Commit) -> None:
         """Commit here and on all other nodes; if one cannot, nothing starts."""
         task.start()
-        try:
-            self.rendezvous.gather("committed", {}, _COMMITTED_S)
-        except BaseException:
-            task.give_up()
-            raise
+        self.rendezvous.gather("committed", {}, _COMMITTED_S)
         if self._leads:
-            self.sink.emit(
-                JobStarted(
-                    job=self._job,
-                    script=self.request.script,
-                    attempt=1,
-                    members=publish(commit.members),
-                    started_at=time.time(),
-                    attempts=self.request.policy.max_attempts,
-                )
-            )
+            self.sink.emit(started(commit, time.time()))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -447,25 +367,14 @@ class _Process:
                     evidence.merge(value.get("evidence") or {})
                 cause = evidence.verdict(result) if ran and not ended_well else None
                 self.sink.emit(publish(result))
-                warning = evidence.independence_warning(result) if ran else ""
-                if warning:
+                if ran and (warning := evidence.independence_warning(result)):
                     self.sink.emit(Note(warning, Level.WARNING))
-            _raise_outcome(Ended(result, cause))
+            outcome_or_raise(Ended(result, cause))
         except FleetError as error:
             if self._leads:
-                raise
+                raise error.replaced(next_steps=()) from None  # they need a fleet
             return error.exit_code
         return 0
-
-
-def _raise_outcome(ended: Ended) -> None:
-    """Do the same as `outcome_or_raise`, without the next steps, which need a fleet."""
-    try:
-        outcome_or_raise(ended)
-    except FleetError as error:
-        error.hint = ended.verdict.hint if ended.verdict else ""
-        error.next_steps = ()
-        raise
 
 
 _BATCH = "from the batch system"
@@ -521,16 +430,16 @@ def agent(
       srun fleet agent task.py
       mpiexec -n 4 fleet agent task.py -- --epochs 5
     """
-    from fleet.jobs.program import environment
-
     with session(DEFAULT_FLEET, Output.LINES, prefix=False) as running:
         request = AgentRequest(
+            fleet=DEFAULT_FLEET,
             script=script,
             arguments=tuple(arguments or ()),
             workdir=workdir,
-            python=python,
-            env=environment(env or (), (), os.environ),
             adapt=not no_adapt,
+            env=environment(env or (), (), os.environ),
+            launch=find_launch(Given(rank, size, nodes), os.environ),
+            python=python,
             grace_s=grace,
             policy=Policy(restarts=restarts, restart=restart_policy, timeout_s=timeout, hang_timeout_s=hang_timeout),
             checkpoint_dir=checkpoint_dir,
@@ -538,7 +447,6 @@ def agent(
             secret_file=secret_file,
             address=address,
             wait_s=wait,
-            given=Given(rank, size, nodes),
         )
-        code = run(request, os.environ, running.sink)
+        code = run(request, running.sink)
     raise typer.Exit(code)

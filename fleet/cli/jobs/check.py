@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import typer
 
@@ -75,7 +74,6 @@ def run(request: programs.ProgramRequest, trial_s: float, running: Session) -> N
         )
 
 
-@dataclass
 class _Check:
     """One check of all hosts.
 
@@ -88,58 +86,62 @@ class _Check:
         sink: Takes the events.
     """
 
-    request: programs.ProgramRequest
-    trial_s: float
-    record: FleetRecord
-    clients: Sequence[AgentClient]
-    program: programs.Program | None
-    sink: Sink
-
-    def __post_init__(self) -> None:
-        self._pythons = {client.host.name: client.host.python for client in self.clients}
+    def __init__(
+        self,
+        request: programs.ProgramRequest,
+        trial_s: float,
+        record: FleetRecord,
+        clients: Sequence[AgentClient],
+        program: programs.Program | None,
+        sink: Sink,
+    ) -> None:
+        self._request, self._trial_s, self._program = request, trial_s, program
+        self._record, self._clients, self._sink = record, clients, sink
+        self._pythons = {client.host.name: client.host.python for client in clients}
+        self._pending = program.requirements if program else None  # requirements that are not installed yet
         self._choice = Choice()
-        # requirements that are not installed yet
-        self._pending = self.program.requirements if self.program else None
         self._findings: list[Finding] = []  # why the script fails between several workers
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
-        if self.program and self.trial_s > 0:
-            self._pythons = programs.install_for(self.program, self.record.spec, self.clients, self.sink)
+        program = self._program
+        if program and self._trial_s > 0:
+            self._pythons = programs.install_for(program, self._record.spec, self._clients, self._sink)
             self._pending = None
-
         outcomes = call_each(
-            self.clients,
+            self._clients,
             lambda client: client.prepare(self._preparation(client, "check", dry_run=True)._replace(entries=[])),
         )
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
-        problems = _fold_problems({host.host: host.problem for host in hosts if host.problem})
         comparison = _compare_hosts(prepared)
-        problems += comparison.problems
+        problems = [
+            *_fold_problems({host.host: host.problem for host in hosts if host.problem}),
+            *comparison.problems,
+        ]
         notes = list(comparison.warnings)
-        if self.program and prepared:
-            locations = self._import_locations(self.program)
+        if program and prepared:
+            pending = self._pending
+            locations = {
+                name: location
+                for name, location in program.imports.locations.items()
+                if not (pending and pending.brings(name))
+            }
             hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
-            problems += programs.missing_imports(locations, missing, self.program.entry)
-            problems += self._keras(self.program, prepared)
-            notes += filter(None, [self.program.entry.note, self.program.imports.note])
-            findings = programs.script_findings(
-                self.program.entry,
-                prepared,
-                programs.Terms(
-                    adapt=self.request.adapt, variables=frozenset({*self.request.env, *self.request.secrets})
-                ),
-                has_final_versions=not self._installs_keras,
-            )
+            problems += programs.missing_imports(locations, missing, program.entry)
+            installs_keras = bool(pending and pending.names.intersection(_KERAS))  # in a version that is not known
+            problems += [] if installs_keras else self._choose_keras(program, prepared)
+            notes += filter(None, [program.entry.note, program.imports.note])
+            variables = frozenset({*self._request.env, *self._request.secrets})
+            terms = programs.Terms(adapt=self._request.adapt, variables=variables)
+            findings = programs.script_findings(program.entry, prepared, terms, has_final_versions=not installs_keras)
             self._findings = [finding for finding in findings if finding.fails]
             notes += (programs.described(finding) for finding in findings if finding.severity is Severity.WARNING)
-        errors = [programs.described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
         fails = bool(self._findings) and not problems
-        self.sink.emit(
-            HostsChecked(self.record.spec.name, tuple(hosts), (*problems, *errors), tuple(notes), script_fails=fails)
-        )
+        reasons = (*problems, *self._errors())
+        fleet = self._record.spec.name
+        self._sink.emit(HostsChecked(fleet, tuple(hosts), reasons, tuple(notes), script_fails=fails))
         return problems
 
     def report_findings(self, *, tried: bool) -> list[str]:
@@ -149,83 +151,64 @@ class _Check:
             tried: The script was run on each host alone, and works there.
         """
         for finding in self._findings if tried else ():
-            text = f"it works alone, but not with {len(self.record.hosts)} workers: {programs.described(finding)}"
-            self.sink.emit(Note(text, Level.WARNING))
+            text = f"it works alone, but not with {len(self._record.hosts)} workers: {programs.described(finding)}"
+            self._sink.emit(Note(text, Level.WARNING))
+        return self._errors()
+
+    def _errors(self) -> list[str]:
         return [programs.described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
-    def _import_locations(self, program: programs.Program) -> dict[str, str]:
-        """Return the places where the script imports packages that must be installed already."""
-        pending = self._pending
-        locations = program.imports.locations
-        return {name: location for name, location in locations.items() if not (pending and pending.brings(name))}
-
-    @property
-    def _installs_keras(self) -> bool:
-        """Return True if TensorFlow or Keras will be installed in a version that the hosts do not report."""
-        return bool(self._pending and self._pending.names.intersection(_KERAS))
-
     def _preparation(self, client: AgentClient, job: str, *, dry_run: bool) -> Prepare:
-        host, fleet = client.host, self.record.spec.name
-        return programs.preparation(self.program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
+        host, fleet = client.host, self._record.spec.name
+        return programs.preparation(self._program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
-    def _keras(self, program: programs.Program, prepared: Sequence[Prepared]) -> list[str]:
-        if self._installs_keras:
-            return []
+    def _choose_keras(self, program: programs.Program, prepared: Sequence[Prepared]) -> list[str]:
         try:
-            self._choice = programs.choose_keras(program, self.request, prepared)
+            self._choice = programs.choose_keras(program.entry, self._request, prepared)
         except NotReadyError as error:
             return [error.message + (f" ({error.cause})" if error.cause else "")]
         if self._choice.note:
-            self.sink.emit(Note(self._choice.note))
+            self._sink.emit(Note(self._choice.note))
         return []
 
     def run_smoke_tests(self, job: str) -> list[str]:
         """Run the script alone on each host; return a sentence for each failure."""
         problems = []
-        for outcome in call_each(self.clients, lambda client: self._run_smoke_test(client, job)):
+        for outcome in call_each(self._clients, lambda client: self._run_smoke_test(client, job)):
             host, tried = outcome.host.name, outcome.value
             result = describe_smoke_test(host, tried) if tried else SmokeTested(host, False, _reason(outcome))
-            self.sink.emit(result)
+            self._sink.emit(result)
             if not result.ok:
                 problems.append(f"{host}: {result.message}")
         return problems
 
     def _run_smoke_test(self, client: AgentClient, job: str) -> SmokeTestResult:
-
-        program, name = self.program, client.host.name
+        program, name, request = self._program, client.host.name, self._request
         assert program is not None  # nothing is tried without one
-        prepared = self._prepare(client, job)
-        command = program.entry.command(prepared.python, self.request.arguments)
-        aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
-        env = {**({} if aliased else self._choice.env), **self.request.env}
-        return client.smoke_test(
-            SmokeTest(command, env, self.request.secrets, self.trial_s),
-            lambda step: self.sink.emit(BootstrapProgress(name, step.step, step.detail)),
-        )
-
-    def _prepare(self, client: AgentClient, job: str) -> Prepared:
-        name = client.host.name
-        return client.prepare(
+        prepared = client.prepare(
             self._preparation(client, job, dry_run=False),
-            self.program.bundle if self.program else None,
-            lambda *counts: self.sink.emit(PushProgress(name, *counts)),
+            program.bundle,
+            lambda *counts: self._sink.emit(PushProgress(name, *counts)),
+        )
+        command = program.entry.command(prepared.python, request.arguments)
+        aliased = KERAS in self._choice.env.get(VARIABLE, "").split(",")  # alone it runs on the Keras that it imports
+        env = {**({} if aliased else self._choice.env), **request.env}
+        return client.smoke_test(
+            SmokeTest(command, env, request.secrets, self._trial_s),
+            lambda step: self._sink.emit(BootstrapProgress(name, step.step, step.detail)),
         )
 
 
 def describe_smoke_test(host: str, tried: SmokeTestResult) -> SmokeTested:
     """Return the result of a smoke test."""
     seconds = f"{tried.seconds:.0f} s" if tried.seconds >= 10 else f"{tried.seconds:.1f} s"
-    if tried.stepped:
-        return SmokeTested(host, True, f"the script made its first step after {seconds}")
-    if tried.exit is None:
-        return SmokeTested(
-            host, True, f"the script was still running after {seconds}; no step was seen in its output"
-        )
-    if tried.exit == Exit(0):
-        return SmokeTested(host, True, f"the script ended after {seconds}")
-    code, number = tried.exit
-    ended = f"was killed by signal {number}" if number else f"exited with code {code}"
-    return SmokeTested(host, False, f"the script {ended} after {seconds}", tuple(tried.lines))
+    if not tried.stepped and tried.exit not in (None, Exit(0)):
+        code, number = tried.exit
+        ended = f"was killed by signal {number}" if number else f"exited with code {code}"
+        return SmokeTested(host, False, f"the script {ended} after {seconds}", tuple(tried.lines))
+    running = f"the script was still running after {seconds}; no step was seen in its output"
+    ended = running if tried.exit is None else f"the script ended after {seconds}"
+    return SmokeTested(host, True, f"the script made its first step after {seconds}" if tried.stepped else ended)
 
 
 def _facts(outcome: Outcome[Prepared]) -> HostFacts:

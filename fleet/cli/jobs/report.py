@@ -161,8 +161,8 @@ def report(
     """Write a page about a job, and a capsule that repeats it.
 
     The page is one HTML file that works without a network: metrics, step time, and use of resources by worker,
-    attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs. The capsule has the command, the
-    uploaded files; fleet train --from-capsule repeats the job.
+    attempts and faults, the cause of a failure, TF_CONFIG, versions, and costs. The capsule has the command and
+    the uploaded files; fleet train --from-capsule repeats the job.
 
     Examples:
       fleet report

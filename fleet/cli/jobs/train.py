@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
@@ -19,7 +19,7 @@ from fleet.cli.program import TYPED, ProgramOptions, WithResume, program_request
 from fleet.cli.rerun import REPEATED, Repeated, find_remembered, remembered, run_again, run_capsule
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, NotReadyError
-from fleet.events import JobStarted, Note, PushProgress, Sink, TaskPlanned, TaskPrepared
+from fleet.events import Note, PushProgress, Sink, TaskPlanned, TaskPrepared
 from fleet.fleets.agents import call_all, call_each, fleet_opened, running_job, stop_everywhere
 from fleet.fleets.instances import check_lifetime
 from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
@@ -37,21 +37,18 @@ from fleet.jobs.selection import check_job_name, job_id
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types, success, with_added
 from fleet.remote.client import AgentClient
 from fleet.remote.clocks import corrections
-from fleet.remote.publication import publish
+from fleet.remote.publication import started
 from fleet.remote.quoting import show_command
 from fleet.results.target import check_new
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
-from provision.options import ProviderOptions
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders, tf_config
 from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
 from train.agent.protocol.wording import endpoint
 from train.defaults import GRACE_S, LINK_TIMEOUT_S, SPOT_HOST_TIMEOUT_S
 from train.script import keras
-from train.script.entry import EntryPoint
-from train.script.keras import Choice
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,20 @@ class TrainRequest(programs.ProgramRequest):
     task_types: TaskTypes = field(default_factory=TaskTypes)
     warm: bool = False  # tasks may be forked from a process that has imported their first modules
 
+    @property
+    def terms(self) -> programs.Terms:
+        """The properties of the job on which warnings about its script depend."""
+        return programs.Terms(
+            adapt=self.adapt,
+            servers=self.task_types.has_servers,
+            chief=bool(self.task_types.chief),
+            variables=frozenset({*self.env, *self.secrets}),
+            restarts=self.policy.restarts > 0,
+            keeps=bool(self.replication.directory),
+        )
 
-@dataclass(frozen=True)
-class TrainSummary:
+
+class TrainSummary(NamedTuple):
     """The job that was started, and its result if it was followed to its end."""
 
     job: str
@@ -97,113 +105,45 @@ def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
         JobNotFinished: Ctrl-C; the job keeps running.
         CancelledError: Ctrl-C before anything was started, or the job was stopped.
     """
-    started: list[str] = []
+    started_jobs: list[str] = []
     try:
-        return _run(request, services, sink, started)
+        return _make_training(request, services, sink).run(started_jobs)
     except KeyboardInterrupt:
-        if started:
-            raise detached(started[0]) from None
+        if started_jobs:
+            raise detached(started_jobs[0]) from None
         raise CancelledError("interrupted; nothing was started", next_steps=[Again({})]) from None
 
 
-def _run(request: TrainRequest, services: Services, sink: Sink, started: list[str]) -> TrainSummary:
-    """Do the same as `run`; append the job to `started` as soon as it runs."""
+def _make_training(request: TrainRequest, services: Services, sink: Sink) -> _Training:
+    """Return the job, checked as far as possible without its hosts; only a job to continue is read from them."""
     check_job_name(request.name)
-    pull_to = _check_directory(request.pull)
+    if request.pull:
+        check_new(_absolute(request.pull), "--pull")
     located = programs.find(request)
-    entry, request = located.entry, dataclasses.replace(request, arguments=located.arguments)
     directory, record = services.store.need(request.fleet)
-    options, lost_s = record.spec.options, request.host_timeout_s
+    options = record.spec.options
     policy = policies.on_fleet(
         request.policy._replace(idle_timeout_s=float(options.idle_timeout_s)),
         spot=options.spot,
         preemptions=request.preemptions,
-        host_timeout_s=lost_s,
+        host_timeout_s=request.host_timeout_s,
     )
-    request = dataclasses.replace(request, policy=policy, env={**options.variables, **request.env})
+    env = {**options.variables, **request.env}
+    request = replace(request, arguments=located.arguments, policy=policy, env=env)
     check_lifetime(record, request.grace_s, services, sink)
     record = _assign_slots(request, directory, record)
     if not request.task_types.has_servers:
-        programs.refuse_without_servers(entry, len(record.hosts))
+        programs.refuse_without_servers(located.entry, len(record.hosts))
     origin: Origin | None = None
     if request.resume is not None:
         check_replication(request.replication)
         origin = find_origin(request.resume, record, directory, services, sink)
-    program = programs.collect(located, services, request.env.get("PYTHONPATH", ""))
-    with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(contextlib.ExitStack())
-        lock.enter_context(services.store.lock(request.fleet, f"train {programs.shown(entry)}"))
-        fleet = _unchanged(ExistingFleet(record, directory, services, "train"))
-        _announce(fleet, program, origin, sink)
-        record, clients = stack.enter_context(open_whole(fleet, sink))
-        job = job_id(services.clock())
-        request = dataclasses.replace(request, after=find_place(request.after, clients, record, sink))
-        prepared = _prepare(request, record, job, program, clients, sink)
-        first = len(prepared) - request.spares
-        choice = programs.choose_keras(program, request, prepared[:first], prepared[first:])
-        if choice.note:
-            sink.emit(Note(choice.note))
-        terms = programs.Terms(
-            adapt=request.adapt,
-            servers=request.task_types.has_servers,
-            chief=bool(request.task_types.chief),
-            variables=frozenset({*request.env, *request.secrets}),
-            restarts=request.policy.restarts > 0,
-            keeps=bool(request.replication.directory),
-        )
-        for note in (
-            *programs.warnings(program, prepared[:first], terms),
-            *programs.warn_of_defaults(request, entry, first, request.command_line),
-        ):
-            sink.emit(note)
-        commits = _commits(request, job, program, prepared, choice, origin, record.spec.options)
-        if request.dry_run:
-            _show(record, commits, sink)
-            return TrainSummary(job="")
-        record = dataclasses.replace(record, last_job=job, last_script=programs.shown(entry))
-        with defer_interrupts():
-            commit_all(clients, commits, request.grace_s, directory, record, pull_to)
-            if request.command_line is not None:
-                directory.note_command(job, request.command_line)
-            directory.note_results(job, legacy_keras=choice.env.get(keras.VARIABLE) == "1")
-            started.append(job)
-        lock.close()
-        fleet = dataclasses.replace(fleet, record=record)
-        return _follow(request, entry, fleet, clients, commits, sink)
+    program = programs.collect(located, services, env.get("PYTHONPATH", ""))
+    return _Training(request, program, ExistingFleet(record, directory, services, "train"), origin, sink)
 
 
-def _unchanged(fleet: ExistingFleet) -> ExistingFleet:
-    """Return the fleet, whose lock the caller holds.
-
-    Raises:
-        NotFoundError: `fleet down` deleted it before the lock was acquired.
-        NotReadyError: `fleet up` changed its hosts.
-    """
-    if fleet.services.store.need(fleet.record.spec.name)[1].hosts != fleet.record.hosts:
-        raise NotReadyError("the fleet was changed meanwhile; nothing was started", next_steps=[Again({})])
-    return fleet
-
-
-def _announce(fleet: ExistingFleet, program: programs.Program, origin: Origin | None, sink: Sink) -> None:
-    """Report on which fleet the job is to run, what its upload leaves out, and where it continues."""
-    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
-    for text in program.bundle.notes:
-        sink.emit(Note(text))
-    if origin is not None:
-        sink.emit(Note(f"continuing from checkpoint {origin.name} of job {origin.resumption.job}"))
-
-
-def _check_directory(given: str) -> str:
-    """Return the absolute path of the directory for the results; empty if none is given.
-
-    Raises:
-        UsageError: it cannot take the results of a new job.
-    """
-    if not given:
-        return ""
-    path = Path(given).expanduser().absolute()
-    check_new(path, "--pull")
-    return str(path)
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
 
 
 def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
@@ -216,7 +156,7 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
     types = request.task_types
     policies.check_growth(request.policy.max_workers, record.spec.options, request.replication)
     check_task_types(types, hosts=len(record.hosts), spares=request.spares)
-    placed = dataclasses.replace(record, tasks_per_host=types.tasks_per_host)
+    placed = replace(record, tasks_per_host=types.tasks_per_host)
     policies.check_policy(
         request.policy,
         spares=request.spares,
@@ -231,66 +171,126 @@ def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: Flee
     return placed
 
 
-def _prepare(
-    request: TrainRequest,
-    record: FleetRecord,
-    job: str,
-    program: programs.Program,
-    clients: Sequence[AgentClient],
-    sink: Sink,
-) -> list[records.Prepared]:
+@dataclass
+class _Training:
+    """A job on an existing fleet.
 
-    to_install = program
-    if request.dry_run and program.requirements is not None:
-        sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
-        to_install = dataclasses.replace(program, requirements=None)
-    pythons = programs.install_for(to_install, record.spec, clients, sink)
+    Args:
+        request: What the user typed, completed by what the fleet requires.
+        program: The program of the job.
+        fleet: The fleet, with the slots of the job.
+        origin: The checkpoint from which the job continues; None: none.
+        sink: Takes the events.
+    """
 
-    def prepare_host(client: AgentClient) -> records.Prepared:
-        host = client.host
-        to_prepare = programs.preparation(
-            program, record.spec.name, host, job, pythons[host.name], dry_run=request.dry_run
-        )
-        to_prepare = to_prepare._replace(after=request.after or "")
-        return client.prepare(to_prepare, program.bundle, lambda *counts: sink.emit(PushProgress(host.name, *counts)))
+    request: TrainRequest
+    program: programs.Program
+    fleet: ExistingFleet
+    origin: Origin | None
+    sink: Sink
 
-    prepared = call_all(clients, prepare_host, "prepare the job")
-    for item in prepared:
-        gpus = tuple(gpu.name for gpu in item.gpus)
-        member = item.member
-        sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
-    for note in version_notes(request.repeated_versions, prepared):
-        sink.emit(note)
-    return prepared
+    def run(self, started_jobs: list[str]) -> TrainSummary:
+        """Start the job and follow it; append it to `started_jobs` as soon as it runs."""
+        directory, services, shown = self.fleet.directory, self.fleet.services, programs.shown(self.program.entry)
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context(contextlib.ExitStack())
+            lock.enter_context(services.store.lock(self.request.fleet, f"train {shown}"))
+            self._announce()
+            record, clients = stack.enter_context(open_whole(self.fleet, self.sink))
+            job = job_id(services.clock())
+            self.request = replace(self.request, after=find_place(self.request.after, clients, record, self.sink))
+            commits = self._plan(job, record, clients)
+            if self.request.dry_run:
+                self._show(record, commits)
+                return TrainSummary(job="")
+            record = replace(record, last_job=job, last_script=shown)
+            with defer_interrupts():
+                pull_to = str(_absolute(self.request.pull)) if self.request.pull else ""
+                commit_all(clients, commits, self.request.grace_s, directory, record, pull_to)
+                if self.request.command_line is not None:
+                    directory.note_command(job, self.request.command_line)
+                directory.note_results(job, legacy_keras=commits[0].env.get(keras.VARIABLE) == "1")
+                started_jobs.append(job)
+            lock.close()
+            self.fleet = replace(self.fleet, record=record)
+            return self._follow(clients, commits[0])
 
+    def _announce(self) -> None:
+        """Report on which fleet the job is to run, what its upload leaves out, and where it continues.
 
-def _commits(
-    request: TrainRequest,
-    job: str,
-    program: programs.Program,
-    prepared: Sequence[records.Prepared],
-    choice: Choice,
-    origin: Origin | None,
-    options: ProviderOptions,
-) -> list[records.Commit]:
-    tasks = assign(request.task_types, len(prepared), request.spares)
-    members = records.SharedList(item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True))
-    secret = secrets.token_hex(32)
-    given = {**choice.env, **request.env}
-    slots = request.task_types.tasks_per_host
-    types, most = request.task_types, request.policy.max_workers
-    joinable = policies.name_joinable(len(prepared), len(prepared) - request.spares - types.others, most)
-    shares = [gpu_share(item.gpus, at % slots, slots, {*given, *request.secrets}) for at, item in enumerate(prepared)]
-    return [
-        records.Commit(
+        Raises:
+            NotFoundError: `fleet down` deleted the fleet before the lock was acquired.
+            NotReadyError: `fleet up` changed its hosts.
+        """
+        record, services = self.fleet.record, self.fleet.services
+        if services.store.need(record.spec.name)[1].hosts != record.hosts:
+            raise NotReadyError("the fleet was changed meanwhile; nothing was started", next_steps=[Again({})])
+        self.sink.emit(fleet_opened(record, self.fleet.directory, services.clock()))
+        notes = list(self.program.bundle.notes)
+        if self.origin is not None:
+            notes.append(f"continuing from checkpoint {self.origin.name} of job {self.origin.resumption.job}")
+        for text in notes:
+            self.sink.emit(Note(text))
+
+    def _plan(self, job: str, record: FleetRecord, clients: Sequence[AgentClient]) -> list[records.Commit]:
+        """Prepare the hosts, choose Keras, and warn about likely failures; return the commit of each slot."""
+        request, program = self.request, self.program
+        prepared = self._prepare(job, record, clients)
+        first = len(prepared) - request.spares
+        choice = programs.choose_keras(program.entry, request, prepared[:first], prepared[first:])
+        for note in (
+            *([Note(choice.note)] if choice.note else []),
+            *programs.warnings(program, prepared[:first], request.terms),
+            *programs.warn_of_defaults(request, program.entry, first, request.command_line),
+        ):
+            self.sink.emit(note)
+        return self._commits(job, record, prepared, {**choice.env, **request.env})
+
+    def _prepare(self, job: str, record: FleetRecord, clients: Sequence[AgentClient]) -> list[records.Prepared]:
+        program, dry_run = self.program, self.request.dry_run
+        to_install = program
+        if dry_run and program.requirements is not None:
+            self.sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
+            to_install = replace(program, requirements=None)
+        pythons = programs.install_for(to_install, record.spec, clients, self.sink)
+
+        def prepare_host(client: AgentClient) -> records.Prepared:
+            host = client.host
+            to_prepare = programs.preparation(
+                program, record.spec.name, host, job, pythons[host.name], dry_run=dry_run
+            )
+            return client.prepare(
+                to_prepare._replace(after=self.request.after or ""),
+                program.bundle,
+                lambda *counts: self.sink.emit(PushProgress(host.name, *counts)),
+            )
+
+        prepared = call_all(clients, prepare_host, "prepare the job")
+        for item in prepared:
+            gpus, member = tuple(gpu.name for gpu in item.gpus), item.member
+            self.sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
+        for note in version_notes(self.request.repeated_versions, prepared):
+            self.sink.emit(note)
+        return prepared
+
+    def _commits(
+        self, job: str, record: FleetRecord, prepared: Sequence[records.Prepared], env: dict[str, str]
+    ) -> list[records.Commit]:
+        request, program, types, options = self.request, self.program, self.request.task_types, record.spec.options
+        tasks = assign(types, len(prepared), request.spares)
+        workers = len(prepared) - request.spares - types.others
+        slots, given = types.tasks_per_host, {*env, *request.secrets}
+        common = records.Commit(
             job=job,
-            slot=item.member.slot,
-            members=members,
-            secret=secret,
+            slot="",
+            members=records.SharedList(
+                item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)
+            ),
+            secret=secrets.token_hex(32),
             requirements=program.requirements.text if program.requirements else "",
             constraints=program.requirements.constraints if program.requirements else "",
-            command=program.entry.command(item.python, request.arguments),
-            env={**given, **share},
+            command=[],
+            env=env,
             secret_env=request.secrets,
             grace_s=request.grace_s,
             link_timeout_s=request.link_timeout_s,
@@ -298,34 +298,103 @@ def _commits(
             replication=request.replication,
             name=programs.shown(program.entry),
             preemption_notices=policies.preemption_notices(options),
-            resume=origin.resumption if origin else None,
+            resume=self.origin.resumption if self.origin else None,
             job_name=request.name,
             arguments=list(request.arguments),
             code_sha256=program.bundle.digest,
-            joinable=joinable,
+            joinable=policies.name_joinable(len(prepared), workers, request.policy.max_workers),
             after=request.after or "",
             warm=request.warm,
             rejoins=options.restarts,
             revives=options.unattended,
         )
-        for item, share in zip(prepared, shares, strict=True)
-    ]
-
-
-def _show(record: FleetRecord, commits: Sequence[records.Commit], sink: Sink) -> None:
-    members = [member for member in commits[0].members if member.task]
-    for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
-        task, words = member.task, commit.command
-        sink.emit(
-            TaskPlanned(
-                task=member.task,
-                slot=member.slot,
-                host=host.address,
-                tf_config=tf_config(members, member.task) if member.task else "",
-                command=show_command(expand_placeholders(words, members, task, commit.attempt) if task else words),
-                env=commit.env,
+        return [
+            common._replace(
+                slot=item.member.slot,
+                command=program.entry.command(item.python, request.arguments),
+                env={**env, **gpu_share(item.gpus, at % slots, slots, given)},
             )
+            for at, item in enumerate(prepared)
+        ]
+
+    def _show(self, record: FleetRecord, commits: Sequence[records.Commit]) -> None:
+        members = [member for member in commits[0].members if member.task]
+        for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
+            task, words = member.task, commit.command
+            words = expand_placeholders(words, members, task, commit.attempt) if task else words
+            config = tf_config(members, task) if task else ""
+            self.sink.emit(TaskPlanned(task, member.slot, host.address, config, show_command(words), commit.env))
+
+    # --- the running job --------------------------------------------------------------------------------------------
+
+    def _follow(self, clients: Sequence[AgentClient], commit: records.Commit) -> TrainSummary:
+        request, fleet, job = self.request, self.fleet, commit.job
+        event = started(commit, fleet.services.clock())
+        self.sink.emit(queued_event(event, commit.after) if commit.after else event)
+        followed = Followed(
+            directory=fleet.directory,
+            record=fleet.record,
+            job=job,
+            clients=tuple(clients),
+            members=tuple(commit.members),
+            attempts=event.attempts,
+            max_workers=event.max_workers,
+            unread=fleet.services.unread,
+            starts=event if commit.after else None,
         )
+        if not request.detach:
+            with repairing(fleet, self.sink, request.policy.host_timeout_s) as repairer:
+                ended = follow(replace(followed, repairer=repairer), self.sink)
+            if ended.result is not None:
+                fleet.directory.note_results(job, log_shown=ended.shown)
+            return self._finish(job, clients, ended)
+        if commit.after:
+            self.sink.emit(Note(f"follow it with `{self._text('logs', '-f', '--job', job)}`"))
+        else:
+            ended = until_running(replace(followed, logs=False, unread=lambda: False), self.sink)
+            if ended.result is not None:
+                return self._finish(job, clients, ended)
+            follow_it, stop_it = self._text("logs", "-f"), self._text("stop")
+            self.sink.emit(Note(f"job {job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
+        if request.pull:
+            pull = self._text("pull", job)
+            text = f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"
+            self.sink.emit(Note(text))
+        return TrainSummary(job)
+
+    def _text(self, *words: str) -> str:
+        return Step(*words).text(self.request.fleet)
+
+    def _finish(self, job: str, clients: Sequence[AgentClient], ended: Ended) -> TrainSummary:
+        """Report the results of a job that has ended, or copy them if this was requested.
+
+        Raises:
+            JobFailedError: the job failed; a failed copy is a warning.
+            FleetError: the results could not be copied.
+        """
+        request, fleet = self.request, self.fleet
+        failed: FleetError | None = None
+        if ended.result is not None:
+            with with_added(clients, fleet.record, fleet.directory) as everyone:
+                stored = report_results(fleet.record, fleet.directory, job, everyone, self.sink)
+            ended = replace(ended, resumable=is_resumable(stored, fleet.directory))
+            if request.pull:
+                try:
+                    pull_results(PullRequest(request.fleet, job), fleet.services, self.sink)
+                except FleetError as error:
+                    failed = error
+        try:
+            result = outcome_or_raise(ended)
+        except FleetError as error:
+            if failed is not None:
+                self.sink.emit(warning_of(job, request.fleet, failed))
+            if request.command_line is not None and not request.repeated_versions:
+                entry, typed = self.program.entry, request.command_line
+                programs.add_next_steps(error, request, entry, ended.verdict, typed)
+            raise
+        if failed is not None:
+            raise failed
+        return TrainSummary(job, result)
 
 
 def commit_all(
@@ -382,100 +451,6 @@ def _correct_clocks(clients: Sequence[AgentClient], commits: Sequence[records.Co
         commit._replace(clock_correction_s=by_host.get(client.host.name, 0.0))
         for client, commit in zip(clients, commits, strict=True)
     ]
-
-
-def _follow(
-    request: TrainRequest,
-    entry: EntryPoint,
-    fleet: ExistingFleet,
-    clients: Sequence[AgentClient],
-    commits: Sequence[records.Commit],
-    sink: Sink,
-) -> TrainSummary:
-    first, record = commits[0], fleet.record
-    attempts = request.policy.max_attempts
-    started = JobStarted(
-        job=first.job,
-        script=first.name,
-        name=first.job_name or None,
-        attempt=first.attempt,
-        members=publish(first.members),
-        started_at=fleet.services.clock(),
-        attempts=attempts,
-        max_workers=request.policy.max_workers or None,
-    )
-    sink.emit(queued_event(started, first.after) if first.after else started)
-    followed = Followed(
-        directory=fleet.directory,
-        record=record,
-        job=first.job,
-        clients=tuple(clients),
-        members=tuple(first.members),
-        attempts=attempts,
-        max_workers=request.policy.max_workers or None,
-        unread=fleet.services.unread,
-        starts=started if first.after else None,
-    )
-    if request.detach and first.after:
-        sink.emit(Note(f"follow it with `{Step('logs', '-f', '--job', first.job).text(request.fleet)}`"))
-        return _detached(request, first.job, sink)
-    if request.detach:
-        ended = until_running(dataclasses.replace(followed, logs=False, unread=lambda: False), sink)
-        if ended.result is not None:
-            return _finish(request, entry, fleet, first.job, clients, ended, sink)
-        follow_it, stop_it = (step.text(request.fleet) for step in (Step("logs", "-f"), Step("stop")))
-        sink.emit(Note(f"job {first.job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
-        return _detached(request, first.job, sink)
-    with repairing(fleet, sink, request.policy.host_timeout_s) as repairer:
-        ended = follow(dataclasses.replace(followed, repairer=repairer), sink)
-    if ended.result is not None:
-        fleet.directory.note_results(first.job, log_shown=ended.shown)
-    return _finish(request, entry, fleet, first.job, clients, ended, sink)
-
-
-def _detached(request: TrainRequest, job: str, sink: Sink) -> TrainSummary:
-    if request.pull:
-        pull = Step("pull", job).text(request.fleet)
-        sink.emit(Note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"))
-    return TrainSummary(job=job)
-
-
-def _finish(
-    request: TrainRequest,
-    entry: EntryPoint,
-    fleet: ExistingFleet,
-    job: str,
-    clients: Sequence[AgentClient],
-    ended: Ended,
-    sink: Sink,
-) -> TrainSummary:
-    """Report the results of a job that has ended, or copy them if this was requested.
-
-    Raises:
-        JobFailedError: the job failed; a failed copy is a warning.
-        FleetError: the results could not be copied.
-    """
-    failed: FleetError | None = None
-    if ended.result is not None:
-        with with_added(clients, fleet.record, fleet.directory) as everyone:
-            stored = report_results(fleet.record, fleet.directory, job, everyone, sink)
-        ended = dataclasses.replace(ended, resumable=is_resumable(stored, fleet.directory))
-        if request.pull:
-            try:
-                pull_results(PullRequest(request.fleet, job), fleet.services, sink)
-            except FleetError as error:
-                failed = error
-    try:
-        result = outcome_or_raise(ended)
-    except FleetError as error:
-        if failed is not None:
-            sink.emit(warning_of(job, request.fleet, failed))
-        if request.command_line is not None and not request.repeated_versions:
-            programs.add_next_steps(error, request, entry, ended.verdict, request.command_line)
-        raise
-    if failed is not None:
-        raise failed
-    return TrainSummary(job=job, result=result)
 
 
 _DEFAULTS = Policy()

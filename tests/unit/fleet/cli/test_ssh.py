@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.fleets.ssh import fill_in_job
+from fleet.cli.application import root_command
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from fleet.cli.fleets.ssh import fill_in_job
     ],
 )
 def test_a_job_is_optional(typed: str, parsed: str) -> None:
-    assert fill_in_job(typed.split()) == parsed.split()
+    assert root_command("ssh").commands["ssh"].complete(typed.split()) == parsed.split()

@@ -58,9 +58,9 @@ def test_down_needs_no_space_on_the_disk(fleet: World, monkeypatch: pytest.Monke
     for name in ("fsync", "pwrite"):
         monkeypatch.setattr(os, name, refuse)
     with pytest.raises(UsageError, match="cannot be written"):
-        down.run(down.DownRequest("demo", keep_disks=True), fleet.services(), fleet.sink)
+        down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
     assert fleet.cloud.calls == []
-    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
+    down.run("demo", fleet.services(), fleet.sink)
     place, cause = fleet.store.fleet("demo").path, os.strerror(errno.ENOSPC)
     text = f"the state directory {place} cannot be written ({cause}); the deletion continues"
     assert fleet.sink.of(Note) == [Note(text, Level.WARNING)]
@@ -72,7 +72,7 @@ def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, da
     file = fleet.store.fleet("demo").path / "fleet.json"
     file.unlink() if damage is None else file.write_text(damage)
     fleet.answers = [True]
-    down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
+    down.run("demo", fleet.services(), fleet.sink)
     assert fleet.sink.of(ResultsAtRisk) == [ResultsAtRisk("demo", (), ("worker-0", "worker-1"))]
     assert (fleet.cloud.instances, fleet.store.names()) == ([], [])
     assert fleet.clouds[-1].project == "p"
@@ -85,25 +85,25 @@ def test_extend_names_the_job_that_would_end(fleet: World, monkeypatch: pytest.M
     monkeypatch.setattr(extend, "running_job", lambda *_: "j-1")
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was changed"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
+        extend.run("demo", 60, fleet.services(), fleet.sink)
     assert "the running job j-1 would end" in fleet.asked[0]
     fleet.attended = False
     with pytest.raises(UsageError, match="job j-1 is running"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
+        extend.run("demo", 60, fleet.services(), fleet.sink)
     assert fleet.cloud.calls == []
 
 
 def test_extend_of_what_cannot_be_extended(fleet: World) -> None:
     with pytest.raises(UsageError, match="immediately"):
-        extend.run(extend.ExtendRequest("demo", 0), fleet.services(), fleet.sink)
+        extend.run("demo", 0, fleet.services(), fleet.sink)
     with pytest.raises(NotFoundError):
-        extend.run(extend.ExtendRequest("other", 60), fleet.services(), fleet.sink)
+        extend.run("other", 60, fleet.services(), fleet.sink)
     fleet.cloud.instances[0] = replace(fleet.cloud.instances[0], state=InstanceState.STOPPED)
     with pytest.raises(NotReadyError, match="worker-0 of fleet 'demo' does not run"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
+        extend.run("demo", 60, fleet.services(), fleet.sink)
     fleet.cloud.instances.pop()
     with pytest.raises(NotReadyError, match="1 of its 2 instances"):
-        extend.run(extend.ExtendRequest("demo", 60), fleet.services(), fleet.sink)
+        extend.run("demo", 60, fleet.services(), fleet.sink)
 
 
 @pytest.mark.parametrize(

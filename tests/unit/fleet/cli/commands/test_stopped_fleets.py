@@ -19,7 +19,6 @@ from tests.settings import settings
 from tests.unit.fleet.clouds import DISK_USD_H, NOW, CloudProvider, World
 
 UP = UpRequest("demo", settings(provider="gce", project="p"))
-STOP = down.DownRequest("demo", keep_disks=True)
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def fleet(world: World) -> World:
 @pytest.fixture
 def stopped(fleet: World) -> World:
     """Return a world with a stopped fleet."""
-    down.run(STOP, fleet.services(), fleet.sink)
+    down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
     fleet.cloud.calls.clear()
     return fleet
 
@@ -63,7 +62,7 @@ def test_status_shows_a_fleet_as_stopped_if_it_has_powered_off(
     fleet.store.fleet("demo").write(replace(record(fleet), stop_at=NOW + 3600))
     if is_off:
         fleet.cloud.instances = [replace(each, state=InstanceState.STOPPED) for each in fleet.cloud.instances]
-    [shown] = status.run(status.StatusRequest("demo"), fleet.services()).fleets
+    [shown] = status.run("demo", fleet.services())[0]
     assert shown.stopped_at == (NOW + 3600 if is_off else 0.0)
     assert shown.price_usd_h == pytest.approx(2 * DISK_USD_H if is_off else 1.0)
 
@@ -73,13 +72,13 @@ def test_results_of_a_stopped_fleet_are_not_deleted_without_a_question(
 ) -> None:
     store_job(fleet, monkeypatch)
     fleet.answers = [True]
-    down.run(STOP, fleet.services(), fleet.sink)
+    down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
     assert fleet.asked == ["worker-1 does not answer, and may run a job. Files stay on the disks. Proceed?"]
     assert record(fleet).unsaved == ("worker-1",)
     monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((), (), {}))
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was deleted"):
-        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
+        down.run("demo", fleet.services(), fleet.sink)
     assert fleet.sink.of(ResultsAtRisk)[-1] == ResultsAtRisk("demo", (), ("worker-1",))
     assert len(fleet.cloud.instances) == 2
 
@@ -96,11 +95,11 @@ def test_results_of_hosts_that_had_stopped_before_are_not_deleted_without_a_ques
         for each in fleet.cloud.instances
     ]
     for _ in range(2):
-        down.run(STOP, fleet.services(), fleet.sink)
+        down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
         assert (fleet.asked, record(fleet).unsaved) == ([], preempted)
     fleet.answers = [False]
     with pytest.raises(CancelledError, match="nothing was deleted"):
-        down.run(down.DownRequest("demo"), fleet.services(), fleet.sink)
+        down.run("demo", fleet.services(), fleet.sink)
 
 
 def test_a_running_job_is_not_stopped_without_a_terminal(fleet: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +108,7 @@ def test_a_running_job_is_not_stopped_without_a_terminal(fleet: World, monkeypat
     monkeypatch.setattr("fleet.jobs.deletion.survey", lambda *_: Survey((job,), (), {}))
     fleet.attended = False
     with pytest.raises(UsageError, match="job j-1 is running and would be stopped; confirmation requires") as refused:
-        down.run(STOP, fleet.services(), fleet.sink)
+        down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
     assert "fleet logs -f" in next_lines(refused.value)
     assert fleet.cloud.calls == []
 
@@ -127,9 +126,9 @@ def test_instances_that_are_deleted_meanwhile_do_not_count_as_stopped(
     monkeypatch.setattr(CloudProvider, "stop", stop_rest)
     if lost == 2:
         with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
-            down.run(STOP, fleet.services(), fleet.sink)
+            down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
         return
-    down.run(STOP, fleet.services(), fleet.sink)
+    down.run("demo", fleet.services(), fleet.sink, keep_disks=True)
     [event] = fleet.sink.of(FleetStopped)
     assert isinstance(event, FleetStopped)
     assert event.stopped == ("worker-1",)
