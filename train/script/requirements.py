@@ -103,9 +103,8 @@ def read_requirements(file: Path, *, includes: bool = True) -> Requirements:
     """
     if file.suffix == ".toml":
         return _read_project(file)
-    reading = _Reading(includes)
-    reading.read(file, reading.lines, ())
-    return _requirements(reading.lines, reading.constraints)
+    lines = list(_lines(file, includes))
+    return _requirements([line for line, is_pin in lines if not is_pin], [line for line, is_pin in lines if is_pin])
 
 
 def _requirements(lines: list[str], constraints: list[str], note: str = "") -> Requirements:
@@ -186,32 +185,25 @@ def _table(value: object, *keys: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class _Reading:
-    """Lines of requirements and of constraints, collected."""
-
-    def __init__(self, includes: bool) -> None:
-        self._includes = includes
-        self.lines: list[str] = []
-        self.constraints: list[str] = []
-
-    def read(self, file: Path, into: list[str], above: tuple[Path, ...]) -> None:
-        if file.resolve() in above or len(above) > _DEEPEST:
-            raise ScriptError(f"{file} includes itself", hint="remove one of the lines that begin with -r or -c")
-        for number, line in _joined(_text(file)):
-            location = f"{file}:{number}"
-            option = _OPTION.match(line)
-            name, value = (option[1], _unquoted(option[2])) if option else ("", line)
-            if name in _INCLUDES + _CONSTRAINS and ("://" not in value or value.startswith("file:")):
-                if not self._includes:
-                    raise ScriptError(f"{location}: it must not include a file of this computer: {value:.200}")
-                self.read(
-                    _included(file, value, location),
-                    self.constraints if name in _CONSTRAINS else into,
-                    (*above, file.resolve()),
-                )
-                continue
+def _lines(file: Path, includes: bool, above: tuple[Path, ...] = ()) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a file and of those that it includes, each with whether it is a constraint."""
+    if file.resolve() in above or len(above) > _DEEPEST:
+        raise ScriptError(f"{file} includes itself", hint="remove one of the lines that begin with -r or -c")
+    for number, line in _joined(_text(file)):
+        location = f"{file}:{number}"
+        option = _OPTION.match(line)
+        name, value = (option[1], _unquoted(option[2])) if option else ("", line)
+        if name not in _INCLUDES + _CONSTRAINS or ("://" in value and not value.startswith("file:")):
             _check(location, name, value, file.parent)
-            into.append(line)
+            yield line, False
+            continue
+        if not includes:
+            raise ScriptError(f"{location}: it must not include a file of this computer: {value:.200}")
+        if not value or not (file.parent / value).is_file():
+            problem = f"file {value!r} does not exist" if value else "the option requires a file name"
+            raise ScriptError(f"{location}: {problem}", hint="correct the line")
+        for included, is_pin in _lines(file.parent / value, includes, (*above, file.resolve())):
+            yield included, is_pin or name in _CONSTRAINS
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -248,48 +240,27 @@ def _unquoted(text: str) -> str:
     return words[0] if len(words) == 1 else text
 
 
-def _included(file: Path, value: str, location: str) -> Path:
-    path = file.parent / value
-    if not value or not path.is_file():
-        problem = f"file {value!r} does not exist" if value else "the option requires a file name"
-        raise ScriptError(f"{location}: {problem}", hint="correct the line")
-    return path
-
-
 def _check(location: str, option: str, value: str, directory: Path) -> None:
     """Reject packages on this computer: the hosts do not have them."""
-    if option in _EDITABLE:
-        if "+" not in value.partition("://")[0]:
-            raise _local(location, f"-e {value}")
-    elif option in _LOCATION_OPTIONS:
-        if "://" not in value or value.startswith("file:"):
-            raise ScriptError(
-                f"{location}: {value} is on this computer, and the hosts do not have it",
-                hint="name a URL that the hosts reach",
-            )
-    elif not option and _is_local(value, directory):
-        raise _local(location, value)
+    if option in _LOCATION_OPTIONS:
+        is_local, hint = "://" not in value or value.startswith("file:"), "name a URL that the hosts reach"
+    else:
+        hint = (
+            "put the package's directory next to the script, which is uploaded with it, and remove the line; "
+            "or name it by a URL"
+        )
+        is_editable = option in _EDITABLE
+        is_local = "+" not in value.partition("://")[0] if is_editable else not option and _is_local(value, directory)
+        value = f"-e {value}" if is_editable else value
+    if is_local:
+        raise ScriptError(f"{location}: {value} is on this computer, and the hosts do not have it", hint=hint)
 
 
 def _is_local(requirement: str, directory: Path) -> bool:
     words = requirement.split(";", maxsplit=1)[0].split(" --", maxsplit=1)[0].strip()
-    _, at, url = words.partition("@")
+    url = words.partition("@")[2].strip()
     if "://" in words:
-        return (url.strip() if at and not words.startswith("file:") else words).startswith("file:")
+        return words.startswith("file:") or url.startswith("file:")
     plain = re.sub(r"\[[^\]]*\]$", "", words)
-    if at and url.strip().startswith(("/", ".", "file:")):
-        return True
-    return (
-        plain.startswith((".", "/", "~"))
-        or "\\" in plain
-        or _ARCHIVE.search(words) is not None
-        or ("/" in plain and (directory / plain).exists())
-    )
-
-
-def _local(location: str, package: str) -> ScriptError:
-    return ScriptError(
-        f"{location}: {package} is on this computer, and the hosts do not have it",
-        hint="put the package's directory next to the script, which is uploaded with it, and remove the line; "
-        "or name it by a URL",
-    )
+    is_path = plain.startswith((".", "/", "~")) or url.startswith((".", "/")) or "\\" in plain
+    return is_path or bool(_ARCHIVE.search(words)) or ("/" in plain and (directory / plain).exists())

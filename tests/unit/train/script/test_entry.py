@@ -142,11 +142,6 @@ def test_an_r_script_needs_rscript(here: Path) -> None:
     assert rejected("none.R").message == "the script none.R does not exist"
 
 
-def test_a_notebook_is_rejected_with_the_conversion_command(here: Path) -> None:
-    write(here, {"task.ipynb": "{}"})
-    assert rejected("task.ipynb").next_steps == (("jupyter", "nbconvert", "--to", "script", "task.ipynb"),)
-
-
 # --- modules --------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,78 +34,16 @@ def need_of(source: str) -> Need:
 # --- the script ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "requirement"),
-    [
-        # fit and similar methods across workers
-        (FIT, Requirement.FIT),
-        (GANG + MODEL + "model.evaluate(x)", Requirement.FIT),
-        (GANG + MODEL + "history = model.predict(x)", Requirement.FIT),
-        (GANG + MODEL + "model.train_on_batch(x)", Requirement.FIT),
-        (FIT.replace("distribute.", "distribute.experimental."), Requirement.FIT),
-        (FIT.replace("MultiWorkerMirroredStrategy", "experimental.ParameterServerStrategy"), Requirement.FIT),
-        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n" + TF + MODEL + "m.fit()", Requirement.FIT),
-        ("from tensorflow import keras\n" + GANG + "keras.Model().fit(x)", Requirement.FIT),
-        ("import tensorflow.keras as k\n" + GANG + "k.Model().fit(x)", Requirement.FIT),
-        ("from tensorflow.keras.layers import *\n" + GANG + "build().fit(x)", Requirement.FIT),
-        (GANG + "keras = tf.keras\nmodel = keras.Model()\ndef run(m):\n    m.fit(x)\n", Requirement.FIT),
-        ("from keras.utils import to_categorical\n" + FIT, Requirement.FIT),
-        ("import keras\nprint(keras.__version__)\n" + FIT, Requirement.FIT),
-        ("try:\n    from tensorflow import keras\nexcept ImportError:\n    import keras\n" + GANG
-         + "keras.Model().fit(x)", Requirement.FIT),
-        # does not depend on the version
-        ("print('hello')", Requirement.ANY),
-        (TF + "model = tf.keras.Sequential()\nmodel.fit(x)", Requirement.ANY),
-        (TF + "s = tf.distribute.MirroredStrategy()\nmodel = tf.keras.Model()\nmodel.fit(x)", Requirement.ANY),
-        (GANG + MODEL + "strategy.run(step)", Requirement.ANY),
-        (GANG + MODEL + "model.fit  # not called", Requirement.ANY),
-        (GANG + MODEL + "# model.fit(x)\ntext = 'model.fit(x)'", Requirement.ANY),
-        (GANG + MODEL + "from sklearn.svm import SVC\nSVC().fit(x)", Requirement.ANY),
-        (GANG + MODEL + "from sklearn import preprocessing as p\ns = p.StandardScaler()\ns.fit(x)", Requirement.ANY),
-        (GANG + "import tf_keras\ntf_keras.Sequential().fit(x)", Requirement.ANY),
-        # names that only Keras 2 has
-        (GANG + MODEL + "tf.keras.metrics.Mean().reset_states()", Requirement.OLD_NAMES),
-        (TF + "acc = tf.keras.metrics.Mean()\nacc.reset_states()", Requirement.OLD_NAMES),
-        (TF + "tf.keras.optimizers.legacy.Adam()", Requirement.OLD_NAMES),
-        ("from tensorflow.keras.optimizers.legacy import Adam\n", Requirement.OLD_NAMES),
-        ("from tensorflow.keras.optimizers import legacy\n", Requirement.OLD_NAMES),
-        (TF + "tf.keras.optimizers.SGD(lr=0.1)", Requirement.OLD_NAMES),
-        ("from tensorflow.keras.optimizers import SGD\nSGD(lr=0.1)", Requirement.OLD_NAMES),
-        (TF + "model = tf.keras.Model()\nmodel.fit_generator(g)", Requirement.OLD_NAMES),
-        (TF + "model = tf.keras.Model()\nmodel.fit(g, workers=4)", Requirement.OLD_NAMES),
-        (TF + "tf.keras.experimental.LinearModel()", Requirement.OLD_NAMES),
-        (TF + "tf.keras.layers.experimental.preprocessing.Rescaling(1)", Requirement.OLD_NAMES),
-        (TF + "tf.keras.layers.Dense(1, batch_input_shape=(1, 2))", Requirement.OLD_NAMES),
-        (TF + "tf.keras.callbacks.ModelCheckpoint('a.keras', period=2)", Requirement.OLD_NAMES),
-        (TF + "tf.compat.v1.keras.experimental.WideDeepModel", Requirement.OLD_NAMES),
-        # and similar names
-        (TF + "tf.keras.optimizers.SGD(learning_rate=0.1)", Requirement.ANY),
-        (TF + "tf.keras.metrics.Mean().reset_state()", Requirement.ANY),
-        (TF + "rnn = tf.keras.layers.LSTM(2)\nrnn.reset_states()", Requirement.ANY),
-        (TF + "tf.config.experimental.list_physical_devices()", Requirement.ANY),
-        (TF + "train(lr=0.1)\ntf.keras.Model()", Requirement.ANY),
-        (TF + "env.reset_states()", Requirement.ANY),  # without Keras
-        # Keras 3 by name
-        ("import keras\n" + GANG + "keras.Sequential().fit(x)", Requirement.KERAS_3_FIT),
-        ("from keras import layers\n" + GANG + "build(layers.Dense).fit(x)", Requirement.KERAS_3_FIT),
-        ("from keras.models import Model\n" + GANG + "Model().fit(x)", Requirement.KERAS_3_FIT),
-        ("import keras\n" + GANG + "model = keras.Sequential()\nstrategy.run(step)", Requirement.ANY),
-        ("import keras\nkeras.Sequential().fit(x)", Requirement.ANY),
-        # the script decides
-        (SETTING + FIT, Requirement.DECIDED),
-        ('import os\nos.environ.setdefault("TF_USE_LEGACY_KERAS", "1")\n' + FIT, Requirement.DECIDED),
-        ('import os\nos.environ.update({"A": "b", "TF_USE_LEGACY_KERAS": "1"})\n' + FIT, Requirement.DECIDED),
-        ('import os\nos.environ.update(TF_USE_LEGACY_KERAS="0")\n' + FIT, Requirement.DECIDED),
-        ('import os\nos.environ |= {"TF_USE_LEGACY_KERAS": "0"}\n' + FIT, Requirement.DECIDED),
-        ('import os\nos.putenv("TF_USE_LEGACY_KERAS", "0")\n' + FIT, Requirement.DECIDED),
-        # it only reads
-        ('import os\nos.environ.get("TF_USE_LEGACY_KERAS")\n' + FIT, Requirement.FIT),
-        ('import os\nif os.environ["TF_USE_LEGACY_KERAS"] == "1":\n    pass\n' + FIT, Requirement.FIT),
-        ('import os\nos.environ.setdefault("A", "TF_USE_LEGACY_KERAS")\n' + FIT, Requirement.FIT),
-    ],
-)  # fmt: skip
-def test_each_case_has_its_requirement(source: str, requirement: Requirement) -> None:
-    assert need_of(source).requirement is requirement
+# A line ``=== fit`` begins a script, and names its requirement.
+NEEDS = [
+    case.partition("\n")[::2]
+    for case in re.split(r"^=== ", Path(__file__).with_name("needs.txt").read_text(), flags=re.MULTILINE)[1:]
+]
+
+
+@pytest.mark.parametrize(("requirement", "source"), NEEDS)
+def test_each_script_has_its_requirement(requirement: str, source: str) -> None:
+    assert need_of(source).requirement.value == requirement
 
 
 def test_the_place_and_the_reason_are_named() -> None:
@@ -304,15 +243,11 @@ def test_the_choice_of_the_user_is_kept_and_needs_tf_keras(value: str) -> None:
         assert error.cause == f"the job's environment has TF_USE_LEGACY_KERAS={value}"
 
 
-def test_the_refusal_of_the_user_is_kept() -> None:
+def test_the_refusal_of_the_user_is_kept_and_the_choice_of_the_script_needs_tf_keras() -> None:
     versions = hosts("2.21.0", "2.21.0", tf_keras=False)
     assert choose(FITS, versions, {VARIABLE: "0"}) == Choice()
     assert choose(KERAS_3, versions, {VARIABLE: ""}) == Choice()
-
-
-def test_the_choice_of_the_script_needs_tf_keras() -> None:
-    error = refused(DECIDED, hosts("2.21.0", "2.21.0", tf_keras=False))
-    assert error.cause == "task.py:2 sets TF_USE_LEGACY_KERAS itself"
+    assert refused(DECIDED, versions).cause == "task.py:2 sets TF_USE_LEGACY_KERAS itself"
 
 
 # --- the shipped scripts, the installed packages --------------------------------------------------------------------
@@ -373,9 +308,3 @@ def test_tensorflow_is_required_only_by_its_import_or_as_the_backend(
             choose(need_of(source), versions, env)
     else:
         assert choose(need_of(source), versions, env) == Choice()
-
-
-def test_one_host_with_the_default_backend_requires_tensorflow() -> None:
-    versions = {"worker-0": {BACKEND: "jax", "tensorflow": "2.21.0"}, "worker-1": {BACKEND: ""}}
-    with pytest.raises(KerasError, match="TensorFlow is not installed on worker-1"):
-        choose(need_of(KERAS), versions, {})

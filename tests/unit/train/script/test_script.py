@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from train.errors import ScriptError
-from train.script.source import check_script, imports, parse
+from train.script.source import check_script, imports
 
 
 def refused(script: Path) -> ScriptError:
@@ -121,11 +121,6 @@ def test_an_unreadable_script_is_rejected(tmp_path: Path, monkeypatch: pytest.Mo
     assert error.next_steps == (("chmod", "u+r", str(script)),)
 
 
-def test_parse_reports_the_given_name() -> None:
-    with pytest.raises(ScriptError, match=r"^model\.py:1: "):
-        parse(b"x =", "model.py")
-
-
 def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -149,21 +144,11 @@ def test_imports_follows_modules_of_the_directory(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_imports_searches_next_to_the_script_then_in_the_working_directory(tmp_path: Path) -> None:
-    write(tmp_path, {"jobs/task.py": "import near\nimport far\n", "jobs/near.py": "", "near.py": "", "far.py": ""})
-    result = imports(tmp_path / "jobs" / "task.py", tmp_path)
-    assert result == [tmp_path / "jobs" / "task.py", tmp_path / "jobs" / "near.py", tmp_path / "far.py"]
-
-
-def test_imports_stays_in_the_directory_and_skips_files_that_do_not_compile(tmp_path: Path) -> None:
-    write(
-        tmp_path, {"outside.py": "", "job/task.py": "import broken\nfrom .. import outside\n", "job/broken.py": "x ="}
-    )
-    result = imports(tmp_path / "job" / "task.py", tmp_path / "job")
-    assert result == [tmp_path / "job" / "task.py", tmp_path / "job" / "broken.py"]
-
-
-def test_imports_takes_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"task.py": "import data\n", "data.py": ""})
-    monkeypatch.chdir(tmp_path)
-    assert imports(Path("task.py"), Path()) == [Path("task.py"), Path("data.py")]
+def test_imports_searches_next_to_the_script_then_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"jobs/near.py": "x =", "near.py": "", "far.py": "", "../outside.py": ""}
+    write(tmp_path / "w", {**files, "jobs/task.py": "import near\nimport far\nfrom ... import outside\n"})
+    monkeypatch.chdir(tmp_path / "w")
+    for top in (tmp_path / "w", Path()):
+        assert imports(top / "jobs/task.py", top) == [top / "jobs/task.py", top / "jobs/near.py", top / "far.py"]
