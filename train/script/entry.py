@@ -272,43 +272,38 @@ def _module(name: str, directory: Path) -> EntryPoint:
 def _module_file(name: str, parts: Sequence[str], directory: Path) -> Path:
     """Return the file that ``-m NAME`` runs from `directory`; a package takes precedence over a module."""
     base = directory.joinpath(*parts)
-    module, main = base.with_name(base.name + ".py"), base / _MAIN
-    package = (base / "__init__.py").is_file()
-    if package and not main.is_file():
+    main, module = base / _MAIN, base.with_name(base.name + ".py")
+    is_package = (base / "__init__.py").is_file()
+    if main.is_file() and (is_package or not module.is_file()):
+        return main
+    if is_package:
         inside = sorted(path.stem for path in base.glob("*.py") if path.stem != "__init__")
         raise ScriptError(
             f"{name} is a package without {_MAIN}, which cannot be run",
             hint="" if inside else f"write {main}",
             again={"-m": f"{name}.{inside[0]}"} if inside else None,
         )
-    result = next((path for path in ((main,) if package else (module, main)) if path.is_file()), None)
-    if result is None:
-        tried = " nor ".join(path.relative_to(directory).as_posix() for path in (module, main))
-        message = f"the module {name} does not exist: neither {tried} in {directory}"
-        again = _similar_module(name, parts, directory)
-        if again is not None:
-            option, value = next(iter(again.items()))
-            raise ScriptError(message, hint=f"did you mean {option} {value}?", again=again)
-        raise ScriptError(
-            message,
-            hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
-            next_steps=[("fleet", "train", "--", "python", "-m", name)],
-        )
-    return result
+    if module.is_file():
+        return module
+    tried = " nor ".join(path.relative_to(directory).as_posix() for path in (module, main))
+    message = f"the module {name} does not exist: neither {tried} in {directory}"
+    for option, value in _similar_module(name, parts, directory):
+        raise ScriptError(message, hint=f"did you mean {option} {value}?", again={option: value})
+    raise ScriptError(
+        message,
+        hint="name the directory above it with --workdir, or run a module that is installed on the hosts",
+        next_steps=[("fleet", "train", "--", "python", "-m", name)],
+    )
 
 
-def _similar_module(name: str, parts: Sequence[str], directory: Path) -> dict[str, str] | None:
-    """Return the option that leads to a module that exists; None if none is likely."""
+def _similar_module(name: str, parts: Sequence[str], directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield the options that lead to a module that exists, the likeliest first."""
     for child in sorted(path for path in directory.glob("*/") if not path.name.startswith(".")):
-        base = child.joinpath(*parts)
-        if base.with_name(base.name + ".py").is_file() or (base / _MAIN).is_file():
-            return {"--workdir": str(child)}
-    near = directory.joinpath(*parts[:-1])
-    names = [".".join([*parts[:-1], path.stem]) for path in near.glob("*.py") if path.stem.isidentifier()]
-    close = difflib.get_close_matches(name, names, n=1)
-    if close:
-        return {"-m": close[0]}
-    return None
+        if any(_run_module(name, child)):
+            yield "--workdir", str(child)
+    near = directory.joinpath(*parts[:-1]).glob("*.py")
+    names = [".".join([*parts[:-1], path.stem]) for path in near if path.stem.isidentifier()]
+    yield from (("-m", close) for close in difflib.get_close_matches(name, names, n=1))
 
 
 # --- any other program ----------------------------------------------------------------------------------------------
@@ -319,36 +314,27 @@ def _command(words: tuple[str, ...], directory: Path) -> EntryPoint:
     if not first or any("\0" in word for word in words):
         raise ScriptError("the command after -- is empty or invalid", hint="such as: fleet train -- bash run.sh")
     path = directory / first
-    _check_is_program(words, path)
-    if "/" in first and not Path(first).is_absolute():
-        _check_executable(first, path)
-    inside = path.resolve().is_relative_to(directory) and path.is_file()
-    return EntryPoint(Kind.COMMAND, shlex.join(words), directory, path if inside and "/" in first else None, words)
-
-
-def _check_is_program(words: tuple[str, ...], path: Path) -> None:
-    """Reject a script in place of a program unless it is run as one: ``./run.sh``."""
-    first, suffix = words[0], path.suffix
-    exists = path.is_file() or Path(first).is_file()
-    if suffix in (".py", *_R) and exists and not (path.is_file() and os.access(path, os.X_OK)):
+    exists, is_executable = path.is_file(), path.is_file() and os.access(path, os.X_OK)
+    # A script in place of a program, unless it is run as one: ``./run.sh``.
+    command: tuple[str, ...] = ()
+    if path.suffix in (".py", *_R) and not is_executable and (exists or Path(first).is_file()):
         command = ("fleet", "train", first, *(("--", *words[1:]) if len(words) > 1 else ()))
-    elif suffix in _RUN_BY and "/" not in first and path.is_file():
-        command = ("fleet", "train", "--", _RUN_BY[suffix], *words)
-    else:
-        return
-    raise ScriptError(f"{first} is a script, not a program", next_steps=[command])
-
-
-def _check_executable(first: str, path: Path) -> None:
-    if not path.is_file():
+    elif path.suffix in _RUN_BY and "/" not in first and exists:
+        command = ("fleet", "train", "--", _RUN_BY[path.suffix], *words)
+    if command:
+        raise ScriptError(f"{first} is a script, not a program", next_steps=[command])
+    is_path = "/" in first
+    if is_path and not Path(first).is_absolute() and not exists:
         raise ScriptError(f"the program {first} does not exist in the directory to upload", hint="check the path")
-    if not os.access(path, os.X_OK):
-        runner = _RUN_BY.get(path.suffix, "bash")
+    if is_path and not Path(first).is_absolute() and not is_executable:
+        run = ("fleet", "train", "--", _RUN_BY.get(path.suffix, "bash"), first)
         raise ScriptError(
             f"{first} may not be executed",
             hint="make it executable, or name the program that runs it",
-            next_steps=[("chmod", "+x", str(path)), ("fleet", "train", "--", runner, first)],
+            next_steps=[("chmod", "+x", str(path)), run],
         )
+    inside = is_path and exists and path.resolve().is_relative_to(directory)
+    return EntryPoint(Kind.COMMAND, shlex.join(words), directory, path if inside else None, words)
 
 
 def _named(words: Sequence[str], directory: Path) -> Iterator[tuple[Path, bool]]:

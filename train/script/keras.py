@@ -33,12 +33,7 @@ _TENSORFLOW = "tensorflow"
 _INTERPRETER = "interpreter"
 _TRUE = ("true", "True", "1")  # as TensorFlow reads the variable
 
-_STRATEGIES = {
-    "MultiWorkerMirroredStrategy",
-    "CollectiveAllReduceStrategy",
-    "ParameterServerStrategy",
-    "ParameterServerStrategyV2",
-}
+_STRATEGIES = re.compile(r"MultiWorkerMirroredStrategy|CollectiveAllReduceStrategy|ParameterServerStrategy(?:V2)?")
 _FIT = {"fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"}
 _OTHER_FITS = ("sklearn", "scipy", "statsmodels", "xgboost", "lightgbm", "catboost")
 
@@ -148,7 +143,7 @@ def need_of(trees: Mapping[str, ast.Module]) -> Need:
         return _without_tensorflow(trees, used)
     old_keras = any(use.within("tensorflow.keras") for use in used)
     new_keras = any(use.within("keras") and not _neutral(use) for use in used)
-    strategy = next((use.last for use in used if use.last in _STRATEGIES), "")
+    strategy = next((use.last for use in used if _STRATEGIES.fullmatch(use.last)), "")
     fit = next((use for use in used if _is_fit(use)), None) if strategy else None
     if fit and new_keras:
         reason = f"calls {fit.last} on a model of Keras 3 under {strategy}"
@@ -316,16 +311,14 @@ def _tensorflow(versions_by_task: Versions) -> str:
     """Return the version of TensorFlow on the hosts, the newest patch if they differ."""
     missing = _without(versions_by_task, "tensorflow")
     present = {task: v["tensorflow"] for task, v in versions_by_task.items() if task not in missing}
-    if missing:
-        pins = {_pip_tensorflow(version) for version in present.values()}
-        raise KerasError(
-            f"TensorFlow is not installed on {join_names(missing)}",
-            cause="the script imports it",
-            hint=_installation(pins.pop() if len(pins) == 1 else "pip install tensorflow tf-keras", versions_by_task),
-        )
     by_minor: dict[tuple[int, ...], list[str]] = {}
     for task, version in present.items():
         by_minor.setdefault(_minor(version), []).append(task)
+    if missing:
+        pins = {_pip_tensorflow(version) for version in present.values()}
+        pip = pins.pop() if len(pins) == 1 else "pip install tensorflow tf-keras"
+        message = f"TensorFlow is not installed on {join_names(missing)}"
+        raise KerasError(message, cause="the script imports it", hint=_installation(pip, versions_by_task))
     newest = max(present.values(), key=_minor)
     if len(by_minor) > 1:
         groups = (f"{'.'.join(map(str, minor))} on {join_names(tasks)}" for minor, tasks in sorted(by_minor.items()))
@@ -357,20 +350,13 @@ def _keras_3_fit(need: Need, versions_by_task: Versions, tensorflow: str, adapt:
     modern = _minor(tensorflow) >= FIRST_WITH_KERAS_3 or any(_minor(version) >= (3,) for version in installed)
     if not modern or len(versions_by_task) < 2:
         return Choice()
+    problem = f"{need.location} {need.reason}, which works with one worker only"
     if not adapt or need.only_new:
         only = f"the script uses {need.only_new}, which only Keras 3 has" if need.only_new else ""
-        raise KerasError(
-            f"{need.location} {need.reason}, which works with one worker only",
-            cause=only or "`import keras` brings Keras 3; its fit, evaluate and predict fail across workers",
-            hint=KERAS_3_HINT,
-        )
-    _require_tf_keras(
-        versions_by_task, tensorflow, f"{need.location} {need.reason}, which works with one worker only"
-    )
-    note = (
-        f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {need.location} {need.reason}, "
-        "which works with one worker only"
-    )
+        cause = only or "`import keras` brings Keras 3; its fit, evaluate and predict fail across workers"
+        raise KerasError(problem, cause=cause, hint=KERAS_3_HINT)
+    _require_tf_keras(versions_by_task, tensorflow, problem)
+    note = f"`import keras` imports tf-keras on all workers (--no-adapt turns this off): {problem}"
     return Choice({VARIABLE: "1", adaptations.VARIABLE: adaptations.KERAS}, note)
 
 

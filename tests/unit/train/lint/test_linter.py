@@ -32,10 +32,7 @@ def test_each_script_has_its_findings(case: Case) -> None:
         ("train/examples/keras_fit.py", []),
         ("train/examples/custom_loop.py", []),
         ("train/examples/generator.py", []),
-        (
-            "tests/e2e/scripts/keras_tutorial/main.py",
-            ["main.py:18 MW405 hint", "mnist_setup.py:24 MW308 hint"],
-        ),
+        ("tests/e2e/scripts/keras_tutorial/main.py", ["main.py:18 MW405 hint", "mnist_setup.py:24 MW308 hint"]),
         (
             "tests/e2e/scripts/loop_tutorial/main.py",
             [

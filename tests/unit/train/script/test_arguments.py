@@ -18,10 +18,7 @@ from train.script.arguments import complete, find_defaulted, find_missing, value
         ("--worker_hosts --workers_list worker_addresses", "{worker_hosts}"),
         ("--ps_hosts ps_addresses", "{ps_hosts}"),
         ("--hosts addresses cluster_hosts node_list", "{addresses}"),
-        (
-            "--epochs --lora_rank --local_rank --data num_layers list job workers id --list_hosts_file size host",
-            "",
-        ),
+        ("--epochs --lora_rank --local_rank --data num_layers list job workers id --list_hosts_file size host", ""),
     ],
 )
 def test_names_have_the_placeholders_of_their_values(names: str, value: str) -> None:

@@ -165,7 +165,7 @@ def test_a_module_is_found_without_importing_it(here: Path) -> None:
 
 def test_packages_run_their_main_module(here: Path) -> None:
     write(here, {"a/__init__.py": "", "a/__main__.py": "", "a.py": "", "b/__main__.py": "", "c/d.py": "", "d.py": ""})
-    write(here, {"d/x.py": ""})
+    write(here, {"d/x.py": "", "d/__main__.py": ""})
     paths = {name: entry.file for name in "abd" if (entry := entry_of(module=name))}
     assert paths == {"a": here / "a/__main__.py", "b": here / "b/__main__.py", "d": here / "d.py"}
     assert entry_of(module="c.d", workdir=str(here)).file == here / "c/d.py"
@@ -218,10 +218,7 @@ def test_a_program_of_the_directory_must_be_executable(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
     error = rejected(command=("./run.sh",))
     assert error.message == "./run.sh may not be executed"
-    assert error.next_steps == (
-        ("chmod", "+x", f"{here}/run.sh"),
-        ("fleet", "train", "--", "bash", "./run.sh"),
-    )
+    assert error.next_steps == (("chmod", "+x", f"{here}/run.sh"), ("fleet", "train", "--", "bash", "./run.sh"))
     assert (
         rejected(command=("./none.sh",)).message == "the program ./none.sh does not exist in the directory to upload"
     )

@@ -8,16 +8,7 @@ from pathlib import Path
 import pytest
 
 from train.errors import KerasError
-from train.script.keras import (
-    BACKEND,
-    VARIABLE,
-    Choice,
-    Need,
-    Requirement,
-    choose,
-    needs_legacy,
-    with_adaptations,
-)
+from train.script.keras import BACKEND, VARIABLE, Choice, Need, Requirement, choose, needs_legacy, with_adaptations
 from train.script.source import imports
 
 TF = "import tensorflow as tf\n"

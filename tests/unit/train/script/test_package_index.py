@@ -16,10 +16,7 @@ ENVIRONMENT = {"PIP_USER": "reader", "PIP_PASSWORD": "s3cr3t/@:"}
     [
         ("", PipSource()),
         ("https://pypi.example.com/simple", PipSource("https://pypi.example.com/simple")),
-        (
-            "http://reader:${PIP_PASSWORD}@index:8080/a@b/",
-            PipSource("http://index:8080/a@b/", "reader", "s3cr3t/@:"),
-        ),
+        ("http://reader:${PIP_PASSWORD}@index:8080/a@b/", PipSource("http://index:8080/a@b/", "reader", "s3cr3t/@:")),
         ("https://a%40b:${PIP_PASSWORD}@index", PipSource("https://index", "a@b", "s3cr3t/@:")),
         (
             "https://${PIP_USER}:${PIP_PASSWORD}@[::1]/simple",
