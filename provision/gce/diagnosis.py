@@ -700,9 +700,10 @@ _RULES: tuple[Diagnose, ...] = (
         codes="ZONE_RESOURCE_POOL_EXHAUSTED ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS RESOURCE_POOL_EXHAUSTED "
         "insufficientCapacity resource_availability stockout",
         text=r"does not have enough resources available|STOCKOUT|is currently unavailable in the", **_RETRIED),
-    Rule(_USAGE, "{c.could_not}: the reservation does not exist, or instances cannot select it by name",
+    Rule(_USAGE, "{c.could_not}: the reservation does not exist, is for other machines, or is not selected by name",
         codes="RESERVATION_NOT_FOUND",
-        text=r"\breservations?\b.*\b(?:not found|does not exist|not exist|can ?not be targeted)",
+        text=r"\breservations?\b.*\b(?:not found|does not exist|not exist|can ?not be targeted)"
+        r"|match the properties of the reservations?",
         hint="a reservation is in one zone and one project, and is selected by name only if it requires this",
         next_steps=("gcloud compute reservations list --project {c.project}",)),
     # Resources that do not exist.

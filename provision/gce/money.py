@@ -16,7 +16,7 @@ from provision.gce.access.networks import check_subnetwork, open_sources
 from provision.gce.account import Account
 from provision.gce.api.prices import Prices, dollars
 from provision.gce.api.resources import our_name, zone_of
-from provision.gce.catalog.machines import describe, image_refusal
+from provision.gce.catalog.machines import describe
 from provision.gce.catalog.names import Fleet, region_of
 from provision.gce.options import LOCAL_SSD_PATH, MAX_DURATION_MAX_S, GceOptions
 from provision.gce.quota import Quotas
@@ -219,7 +219,7 @@ def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
 
     Raises:
         ApiError: a call failed; for example, the project, network, or image does not exist.
-        ProviderError: credentials are missing, the image is unsuitable, or a permission is missing.
+        ProviderError: credentials are missing, or a permission is missing.
     """
     api, cloud = account.api, fleet.cloud
     calls: list[Callable[[], Any]] = [
@@ -237,10 +237,7 @@ def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
         lambda: accounts.check_restarting(account, cloud) if count and cloud.unattended else None,
     ]
     _, _, *values = api.together(*calls)
-    facts = Facts(*values)
-    if (refused := image_refusal(cloud, facts.base)) is not None:
-        raise refused
-    return facts
+    return Facts(*values)
 
 
 def quote_fleet(account: Account, fleet: Fleet, names: Sequence[str]) -> Quote:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
@@ -332,20 +332,12 @@ def refuse(rows: Iterable[Row], command: Command | None = None) -> None:
 
 # --- labels, tags, metadata, and scripts --------------------------------------------------------------------------
 
-# https://cloud.google.com/compute/docs/labeling-resources#requirements,
-# https://cloud.google.com/vpc/docs/add-remove-network-tags#restrictions
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_TAG = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _RESERVED = frozenset(
     {
         *("ssh-keys", "sshKeys", "block-project-ssh-keys", "enable-guest-attributes"),
         *("enable-oslogin", "startup-script", "startup-script-url"),
     }
 )
-_VALUE_MAX = 256 * 1024
-"""Bytes of a value: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata#limitations."""
 
 
 def root_scripts(cloud: GceOptions) -> Mapping[str, str]:
@@ -360,41 +352,19 @@ def digest(text: str) -> str:
 
 
 def check_items(cloud: GceOptions) -> None:
-    """Check what the user adds to instances: labels, tags, metadata, and scripts.
+    """Check that the user does not set labels and metadata of fleet; Compute Engine checks their form.
 
     Raises:
-        InvalidOptionError: Compute Engine rejects one of them, or fleet sets it itself.
+        InvalidOptionError: an option sets one of them, or is not a pair.
     """
-    refuse(_problems_of_items(cloud))
-
-
-def _problems_of_items(cloud: GceOptions) -> Iterator[Row]:
-    label, tag, item = {"--label": None}, {"--tag": None}, {"--metadata": None}
-    letters = "up to 63 lower-case letters, digits, hyphens"
-    values = dict(root_scripts(cloud))
     for text in cloud.labels:
-        key, value = split_pair(text, "--label")
-        is_valid = _LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)
-        message = f"--label {text!r}: keys and values have {letters}, and underscores; a key begins with a letter"
-        yield (not is_valid, message, label)
-        yield (key.partition("-")[0] == "fleet", f"--label {key}: fleet sets this label itself", label)
-    for text in cloud.tags:
-        message = f"--tag {text!r}: a tag has {letters[:-9]} and hyphens, and begins with a letter"
-        yield (not _TAG.fullmatch(text), message, tag)
+        key, _ = split_pair(text, "--label")
+        is_set = key.partition("-")[0] == "fleet"
+        refuse([(is_set, f"--label {key}: fleet sets this label itself", {"--label": None})])
     for text in cloud.metadata:
-        key, value = split_pair(text, "--metadata")
-        message = f"--metadata {key!r}: a key has up to 128 letters, digits, hyphens, and underscores"
-        yield (not _KEY.fullmatch(key), message, item)
+        key, _ = split_pair(text, "--metadata")
         is_set = key in _RESERVED or key.startswith("fleet-")
-        yield (is_set, f"--metadata {key}: fleet sets this item itself", item)
-        values[f"--metadata {key}"] = value
-    for name, pairs in (("--label", cloud.labels), ("--metadata", cloud.metadata)):
-        keys = [split_pair(text, name)[0] for text in pairs]
-        for key in keys:
-            yield (keys.count(key) > 1, f"{name} {key} is given more than once", {name: None})
-    for name, text in values.items():
-        message = f"{name}: a metadata value has at most {_VALUE_MAX // 1024} KiB"
-        yield (len(text.encode()) > _VALUE_MAX, message, {name.partition(" ")[0]: None})
+        refuse([(is_set, f"--metadata {key}: fleet sets this item itself", {"--metadata": None})])
 
 
 # --- logins and accounts ------------------------------------------------------------------------------------------

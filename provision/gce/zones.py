@@ -14,11 +14,10 @@ from provision.gce.account import Account
 from provision.gce.api.client import Api, ApiError
 from provision.gce.api.prices import Prices, dollars
 from provision.gce.api.resources import zone_of
-from provision.gce.catalog.gpus import GPUS
-from provision.gce.catalog.machines import describe, gpu_of, series_of
+from provision.gce.catalog.machines import describe
 from provision.gce.catalog.names import Fleet, continent_of, is_zone, last, region_of, regions_of, subnetwork_of
 from provision.gce.diagnosis import Scope, grant_role
-from provision.gce.options import LOCAL_SSD, GceOptions
+from provision.gce.options import GceOptions
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted, format_money
 
@@ -277,7 +276,7 @@ def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str] 
         account.require(reservations.silent)
         message = f"reservation {name!r} does not exist in project {project}"
         raise _refusal(ErrorKind.USAGE, project, message, "check the name")
-    problems = {zone_of(each): _problem(cloud, count, each, project) for each in reservations}
+    problems = {zone_of(each): _problem(count, each, project) for each in reservations}
     zones = [zone for zone, problem in problems.items() if problem is None]
     if not zones:
         raise next(problem for problem in problems.values() if problem is not None)
@@ -288,15 +287,9 @@ def find_reserved(account: Account, cloud: GceOptions, count: int) -> list[str] 
     return zones
 
 
-def _problem(
-    cloud: GceOptions, count: int, reservation: compute_v1.Reservation, project: str
-) -> ProviderError | None:
+def _problem(count: int, reservation: compute_v1.Reservation, project: str) -> ProviderError | None:
     """Return why a reservation cannot be used; None if it can."""
     label, specific = f"reservation {reservation.name!r} in {zone_of(reservation)}", reservation.specific_reservation
-    fitting = _fitting_options(cloud, specific.instance_properties)
-    ssds = (fitting or {}).get("--local-ssd")
-    machine = {**(fitting or {}), **({"--local-ssd": f"{ssds} {LOCAL_SSD}"} if ssds else {})}
-    text = " and ".join(str(value) for value in machine.values() if value)
     free = specific.count - specific.in_use_count
     status = (reservation.status or "unknown").lower()
     # fmt: off
@@ -304,8 +297,6 @@ def _problem(
         (status != "ready", ErrorKind.CAPACITY, f"is not ready, but {status}", "wait until it is ready", None),
         (not reservation.specific_reservation_required, ErrorKind.USAGE, "cannot be selected by name", "such a "
             "reservation is used by all matching instances, without --reservation", {"--reservation": None}),
-        (fitting is not None, ErrorKind.USAGE, f"is for instances with {text}, not for {describe(cloud)}",
-            "request the machine of the reservation", fitting),
         (free < count, ErrorKind.CAPACITY, f"has room for {counted(max(0, free), 'instance')}, {count} requested",
             "wait until other instances are deleted, or enlarge the reservation", None),
     )
@@ -314,24 +305,6 @@ def _problem(
         _refusal(kind, project, f"{label} {words}", hint, again) for is_, kind, words, hint, again in rows if is_
     )
     return next(problems, None)
-
-
-def _fitting_options(
-    cloud: GceOptions, properties: compute_v1.AllocationSpecificSKUAllocationReservedInstanceProperties
-) -> dict[str, str | bool | None] | None:
-    """Return the options of the machine for which a reservation is, if `cloud` has other ones; otherwise None."""
-    gpu = gpu_of(cloud)
-    attached = {cloud.gpu: cloud.gpus} if gpu is not None and not gpu.built_in else {}
-    listed = {last(each.accelerator_type): each.accelerator_count for each in properties.guest_accelerators}
-    machine_type = properties.machine_type
-    local_ssds = len(properties.local_ssds) if series_of(machine_type).local_ssds else 0
-    same = machine_type == cloud.machine_type and local_ssds == cloud.local_ssds
-    if same and (listed == attached or (cloud.gpus and not attached)):
-        return None
-    shorts = {each.accelerator: each.short for each in GPUS.values()}
-    gpus = [f"{shorts.get(kind, kind)}:{number}" for kind, number in listed.items()]
-    disks = {"--local-ssd": str(local_ssds) if local_ssds else None} if local_ssds != cloud.local_ssds else {}
-    return {"--machine-type": machine_type, "--gpu": gpus[0] if gpus else None, **disks}
 
 
 def _refusal(

@@ -69,18 +69,6 @@ def test_series_without_machines_on_demand_are_bound_to_the_reservation(
         (None, {}, "reservation 'r1' does not exist in project proj-1", None),
         ({"specific": False}, {}, "in us-central1-b cannot be selected by name", {"--reservation": None}),
         (
-            T4,
-            {},
-            r"is for instances with n1-standard-8 and t4:2, not for n1-standard-4",
-            {"--machine-type": "n1-standard-8", "--gpu": "t4:2"},
-        ),
-        (
-            {},
-            {"machine_type": "n1-standard-8"},
-            "not for n1-standard-8",
-            {"--machine-type": "n1-standard-4", "--gpu": None},
-        ),
-        (
             {},
             {"zones": ("us-central1-a", "us-west4")},
             "is in us-central1-b, not in us-central1-a, us-west4",

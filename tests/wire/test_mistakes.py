@@ -85,7 +85,7 @@ def test_errors_in_fleet_toml_are_reported_by_each_command_that_reads_it(program
         assert "fleet.toml: unknown key 'worker' in [fleet]" in ran.err
         assert "did you mean workers?" in ran.err
     assert "does not exist" in program.run("logs", "--fleet", "demo", code=102).err  # does not read fleet.toml
-    program.script("../fleet.toml", '[gce]\nlabels = { Team = "vision" }\n')
+    program.script("../fleet.toml", '[gce]\nlabels = { fleet = "vision" }\n')
     assert program.run("up", "--dry-run", code=2).err.endswith("next:  fleet up --help\n")
     assert not program.state.exists()
 

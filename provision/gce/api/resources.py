@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
@@ -395,17 +396,17 @@ def cloud_of(resource: compute_v1.Instance, disk_type: str = "") -> GceOptions:
     gpus = next(iter(resource.guest_accelerators), compute_v1.AcceleratorConfig())
     machine_type, model = last(resource.machine_type), resource.scheduling.provisioning_model
     scratch = sum(disk.type_ == SCRATCH for disk in resource.disks)
-    return GceOptions(
+    cloud = GceOptions(
         machine_type=machine_type,
         gpu=last(gpus.accelerator_type),
         gpus=gpus.accelerator_count,
         spot=model == SPOT,
         flex_start=model == FLEX_START,
         disk_gb=sum(disk.disk_size_gb for disk in resource.disks if disk.type_ != SCRATCH),
-        local_ssds=scratch if series_of(machine_type).local_ssds else 0,  # others are part of the machine type
         disk_type=disk_type,
         external=any(interface.access_configs for interface in resource.network_interfaces),
     )
+    return cloud if cloud.includes_local_ssds else replace(cloud, local_ssds=scratch)
 
 
 def state_of(resource: compute_v1.Instance) -> InstanceState:

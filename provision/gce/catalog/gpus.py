@@ -20,9 +20,6 @@ ALL_MODELS = ON_DEMAND | ON_REQUEST
 PD_BALANCED, PD_SSD, PD_STANDARD, HYPERDISK = "pd-balanced", "pd-ssd", "pd-standard", "hyperdisk-balanced"
 PERSISTENT, SOLID_STATE = (PD_BALANCED, PD_SSD, PD_STANDARD), (PD_BALANCED, PD_SSD)
 
-LocalSsds = tuple[tuple[int, tuple[int, ...]], ...]
-"""Numbers of Local SSDs that an instance can have, each with the smallest number of vCPUs for which they apply."""
-
 
 @dataclass(frozen=True)
 class Series:
@@ -34,7 +31,6 @@ class Series:
         arm: The processors are of the Arm architecture.
         compact: Compact placement is supported.
         models: Provisioning models that are sold; Flex-start VMs of N1 only with GPUs.
-        local_ssds: Local SSDs that can be attached; empty: none, except those that machine types come with.
         cpus: vCPUs for each GPU, if the names of machine types have the number of GPUs, ``a2-highgpu-1g``.
         sku: Start of the descriptions of its SKUs; empty: the price is unknown, or part of that of the GPU.
         memory_gb: Memory of each vCPU by the kind of machine type, ``standard``; an empty kind: the series is one.
@@ -46,15 +42,10 @@ class Series:
     arm: bool = False
     compact: bool = False
     models: frozenset[str] = ON_DEMAND
-    local_ssds: LocalSsds = ()
     cpus: int = 0
     sku: str = ""
     memory_gb: Mapping[str, float] = field(default_factory=dict)
     local_ssd_gb: float = 0.0
-
-    def local_ssd_counts(self, cpus: int) -> tuple[int, ...]:
-        """Return the numbers of Local SSDs that can be attached to an instance with this number of vCPUs."""
-        return next((counts for least, counts in reversed(self.local_ssds) if cpus >= least), ())
 
 
 @dataclass(frozen=True)
@@ -109,15 +100,12 @@ _N1 = _types("n1-standard", {1: 4, 2: 8, 4: 16})
 _ITSELF = {1: 1, 2: 2, 4: 4, 8: 8}
 _BOTH = (*SOLID_STATE, HYPERDISK)
 _DENSE = ON_REQUEST | {RESERVATION_BOUND}
-_UP_TO_8 = (1, 2, 4, 8)
-_A2_SSDS: LocalSsds = ((12, _UP_TO_8), (24, _UP_TO_8[1:]), (48, _UP_TO_8[2:]), (96, _UP_TO_8[3:]))
-_G2_SSDS: LocalSsds = ((4, (1,)), (24, (2,)), (32, (1,)), (48, (4,)), (96, (8,)))
 # Memory and local SSDs: https://cloud.google.com/compute/docs/accelerator-optimized-machines.
 # fmt: off
 _ALL = (
     Gpu("t4", "nvidia-tesla-t4", "Nvidia Tesla T4 GPU", _N1, {1: 48, 2: 48, 4: 96}),
     Gpu("l4", "nvidia-l4", "Nvidia L4 GPU", _types("g2-standard", {1: 8, 2: 24, 4: 48, 8: 96}),
-        series={"g2": Series(SOLID_STATE, compact=True, models=ALL_MODELS, local_ssds=_G2_SSDS, sku="G2 Instance",
+        series={"g2": Series(SOLID_STATE, compact=True, models=ALL_MODELS, sku="G2 Instance",
             memory_gb={"standard": 4})},
         others=dict.fromkeys(("g2-standard-4", "g2-standard-12", "g2-standard-16", "g2-standard-32"), 1)),
     Gpu("p4", "nvidia-tesla-p4", "Nvidia Tesla P4 GPU", _N1, {1: 24, 2: 48, 4: 96}, has_open_driver=False),
@@ -127,9 +115,9 @@ _ALL = (
     Gpu("a100", "nvidia-tesla-a100", "Nvidia Tesla A100 GPU",
         {**_types("a2-highgpu", _ITSELF, "g"), 16: "a2-megagpu-16g"},
         series={
-            "a2-highgpu": Series(compact=True, models=ALL_MODELS, local_ssds=_A2_SSDS, cpus=12, sku="A2 Instance",
+            "a2-highgpu": Series(compact=True, models=ALL_MODELS, cpus=12, sku="A2 Instance",
                 memory_gb={"": 85 / 12}),
-            "a2-megagpu": Series(compact=True, models=ALL_MODELS, local_ssds=_A2_SSDS, cpus=6, sku="A2 Instance",
+            "a2-megagpu": Series(compact=True, models=ALL_MODELS, cpus=6, sku="A2 Instance",
                 memory_gb={"": 1360 / 96})}),
     Gpu("a100-80gb", "nvidia-a100-80gb", "Nvidia Tesla A100 80GB GPU", _types("a2-ultragpu", _ITSELF, "g"),
         series={"a2-ultragpu": Series(compact=True, models=ALL_MODELS, cpus=12, sku="A2 Instance",

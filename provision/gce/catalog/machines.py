@@ -31,7 +31,6 @@ from provision.gce.catalog.gpus import (
     SPOT,
     STANDARD,
     Gpu,
-    LocalSsds,
     Series,
     find_gpu,
     listed,
@@ -50,17 +49,6 @@ from provision.gce.options import (
 from provision.model import Command
 from provision.options import InvalidOptionError
 from provision.provider import ErrorKind, ProviderError
-from provision.quantities import counted
-
-_UP_TO_8, _UP_TO_24 = (1, 2, 4, 8), (1, 2, 4, 8, 16, 24)
-_N1_SSDS: LocalSsds = ((1, (1, 2, 3, 4, 5, 6, 7, 8, 16, 24)),)
-_N2_SSDS: LocalSsds = (
-    *((2, _UP_TO_24), (12, _UP_TO_24[1:]), (22, _UP_TO_24[2:])),
-    *((42, _UP_TO_24[3:]), (82, _UP_TO_24[4:])),
-)
-_N2D_SSDS: LocalSsds = ((2, _UP_TO_24), (32, _UP_TO_24[1:]), (64, _UP_TO_24[2:]), (96, _UP_TO_24[3:]))
-_C2_SSDS: LocalSsds = ((4, _UP_TO_8), (16, _UP_TO_8[1:]), (30, _UP_TO_8[2:]), (60, _UP_TO_8[3:]))
-_C2D_SSDS: LocalSsds = ((2, _UP_TO_8), (32, _UP_TO_8[1:]), (56, _UP_TO_8[2:]), (112, _UP_TO_8[3:]))
 
 _BOTH, _HYPERDISK = (*SOLID_STATE, HYPERDISK), (HYPERDISK,)
 UNKNOWN = Series(_HYPERDISK, models=ALL_MODELS)
@@ -78,13 +66,13 @@ _GENERAL: Mapping[str, Series] = {
     **dict.fromkeys(("f1", "g1", "m1", "m2"), Series()),
     "e2": Series(sku="E2 Instance", memory_gb=_sizes(4, 8, 1)),
     "t2d": Series(sku="T2D AMD Instance", memory_gb={"standard": 4}),
-    "custom": Series(local_ssds=_N1_SSDS),
-    "n1": Series(models=ALL_MODELS, local_ssds=_N1_SSDS, sku="N1 Predefined Instance",
+    "custom": Series(),
+    "n1": Series(models=ALL_MODELS, sku="N1 Predefined Instance",
         memory_gb=_sizes(3.75, 6.5, 0.9)),
-    "n2": Series(compact=True, local_ssds=_N2_SSDS, sku="N2 Instance", memory_gb=_sizes(4, 8, 1)),
-    "n2d": Series(compact=True, local_ssds=_N2D_SSDS, sku="N2D AMD Instance", memory_gb=_sizes(4, 8, 1)),
-    "c2": Series(compact=True, local_ssds=_C2_SSDS, sku="Compute optimized", memory_gb={"standard": 4}),
-    "c2d": Series(compact=True, local_ssds=_C2D_SSDS, sku="C2D AMD Instance", memory_gb=_sizes(4, 8, 2)),
+    "n2": Series(compact=True, sku="N2 Instance", memory_gb=_sizes(4, 8, 1)),
+    "n2d": Series(compact=True, sku="N2D AMD Instance", memory_gb=_sizes(4, 8, 1)),
+    "c2": Series(compact=True, sku="Compute optimized", memory_gb={"standard": 4}),
+    "c2d": Series(compact=True, sku="C2D AMD Instance", memory_gb=_sizes(4, 8, 2)),
     "t2a": Series(gvnic=True, arm=True),
     "c3": Series(_BOTH, gvnic=True, compact=True, sku="C3 Instance", memory_gb=_sizes(4, 8, 2)),
     "c3d": Series(_BOTH, gvnic=True, compact=True, sku="C3D Instance", memory_gb=_sizes(4, 8, 2)),
@@ -218,12 +206,6 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
     has_open_modules = _OPEN_DRIVER.search(cloud.image) is not None
     lacks_gpus = _family(machine_type) == "n1" and not cloud.gpus
     whole = ", or all 8 GPUs of a machine: --gpu h100:8" if machine_type.startswith("a3-highgpu-") else ""
-    counts = series.local_ssd_counts(cpus(machine_type) or 0)
-    larger = next((count for count in counts if count > cloud.local_ssds), max(counts, default=0))
-    has_ssds = cloud.local_ssds and cloud.local_ssds not in counts and series is not UNKNOWN
-    problem = (
-        "has its own, which this option does not change" if cloud.includes_local_ssds else "does not support them"
-    )
     # fmt: off
     rows = (
         (_TPU.match(machine_type), _refused(f"{machine_type} has TPUs, which are not supported",
@@ -240,15 +222,6 @@ def refusal(cloud: GceOptions) -> ProviderError | None:
             {"--flex-start": None, "--wait": None})),
         (provisioning_model(cloud) not in series.models, _refused(f"{machine_type} is not available on demand",
             f"use Spot VMs, or Flex-start VMs (--flex-start){whole}", {"--spot": True})),
-        (cloud.disk_type.startswith("pd-") and cloud.disk_type not in series.disks, _refused(
-            f"{machine_type} cannot boot from a disk of type {cloud.disk_type!r}: it supports {listed(series.disks)}",
-            "remove disk-type from fleet.toml, or select a supported type", {"--disk-type": series.disks[0]})),
-        (has_ssds and counts, _refused(
-            f"{machine_type} cannot have {counted(cloud.local_ssds, 'Local SSD')}: it can have {listed(counts)}",
-            "select one of these numbers", {"--local-ssd": str(larger)})),
-        (has_ssds, _refused(f"Local SSDs cannot be added to {machine_type}: it {problem}",
-            "remove --local-ssd, or select a machine type of N1, N2, N2D, C2, C2D, G2, or A2",
-            {"--local-ssd": None})),
         (cloud.placement == COMPACT and not series.compact and series is not UNKNOWN, _refused(
             f"{machine_type} does not support compact placement",
             "select a machine type of another series, such as N2, C2, G2, or A2, or leave --placement out",
@@ -279,25 +252,6 @@ def provisioning_model(cloud: GceOptions) -> str:
     if cloud.reservation and RESERVATION_BOUND in series_of(cloud.machine_type).models:
         return RESERVATION_BOUND
     return FLEX_START if cloud.flex_start else STANDARD
-
-
-def image_refusal(cloud: GceOptions, image: compute_v1.Image) -> ProviderError | None:
-    """Return the error that the machine type cannot boot an image; None if it can, or the series is unknown."""
-    machine_type, series = cloud.machine_type, series_of(cloud.machine_type)
-    architecture = "ARM64" if series.arm else "X86_64"
-    if series is UNKNOWN:
-        return None
-    if image.architecture not in ("", architecture, "ARCHITECTURE_UNSPECIFIED"):
-        problem = f"it is for {image.architecture} processors, and {machine_type} has {architecture}"
-    elif series.gvnic and "GVNIC" not in {feature.type_ for feature in image.guest_os_features}:
-        problem = f"it has no driver for gVNIC, the only network interface of {machine_type}"
-    else:
-        return None
-    return _refused(
-        f"the image {last(cloud.image)!r} does not start on {machine_type}: {problem}",
-        "select another image or machine type; without --image, the default image is suitable",
-        {"--image": None},
-    )
 
 
 def is_incomplete(cloud: GceOptions) -> bool:
@@ -466,10 +420,6 @@ def _check_numbers(cloud: GceOptions) -> None:
             {"--wait": format_duration(nearest_wait_s)}),
         (is_flex and not FLEX_DURATION_MIN_S <= lifetime_s <= FLEX_DURATION_MAX_S,
             "Flex-start VMs run for 10 minutes to 7 days; set --max-duration", {"--max-duration": "8h"}),
-        (not 10 <= cloud.disk_gb <= 65536, f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}",
-            {"--disk-size": str(min(max(cloud.disk_gb, 10), 65536))}),
-        (cloud.gpus < 0, f"an instance cannot have {cloud.gpus} GPUs", None),
-        (cloud.local_ssds < 0, f"an instance cannot have {cloud.local_ssds} Local SSDs", None),
     )
     # fmt: on
     refuse(rows)
