@@ -6,20 +6,7 @@ from collections.abc import Iterator
 
 from train.agent.protocol.wording import join_names
 from train.errors import KerasError
-from train.lint.names import (
-    DATASET,
-    LAYER,
-    METRIC,
-    MODEL,
-    OPTIMIZER,
-    SINGLE_HOST,
-    STRATEGY,
-    is_in,
-    keras_name,
-    kind_made_by,
-    kind_of,
-    shown,
-)
+from train.lint.names import SINGLE_HOST, is_in, keras_name, kind_made_by, kind_of, shown
 from train.lint.script import ERROR, HINT, WARNING, Script, Violation, rule, severity, violation
 from train.lint.tracer import ENVIRON
 from train.lint.values import Call, Const, Items, Location, Mark, Value, inner, text
@@ -34,12 +21,12 @@ _TRUE = ("1", "true", "True")
 def starts_runtime(script: Script, call: Call) -> bool:
     """Return whether a call starts TensorFlow's runtime; each was tested with Keras 2 and Keras 3."""
     kind = kind_made_by(call.name)
-    if call.replica or (call.receiver is not None and kind != DATASET):
-        return call.method == "__call__" and not call.replica and kind_of(call.receiver) in (LAYER, MODEL)
-    if kind == MODEL:  # only this one has variables immediately
+    if call.replica or (call.receiver is not None and kind != "dataset"):
+        return call.method == "__call__" and not call.replica and kind_of(call.receiver) in ("layer", "model")
+    if kind == "model":  # only this one has variables immediately
         return script.need.legacy and keras_name(call.name) in ("Sequential", "models.Sequential")
-    is_single = kind == STRATEGY and call.method in SINGLE_HOST
-    return is_single or kind in (OPTIMIZER, METRIC, DATASET) or is_in("operation", call.name)
+    is_single = kind == "strategy" and call.method in SINGLE_HOST
+    return is_single or kind in ("optimizer", "metric", "dataset") or is_in("operation", call.name)
 
 
 @rule("MW101")
@@ -59,7 +46,7 @@ def _single_host(script: Script) -> Iterator[Violation]:
     if script.workers < 2 or script.multi or script.parameter_server or not script.trace.complete:
         return
     strategies = script.strategies(*SINGLE_HOST)
-    learning = [call for call in script.calls(*_LEARNS) if kind_of(call.receiver) in (MODEL, OPTIMIZER)]
+    learning = [call for call in script.calls(*_LEARNS) if kind_of(call.receiver) in ("model", "optimizer")]
     if learning and script.need.tensorflow and not _may_connect(script):
         backends = [text(item.value) for item in script.settings() if item.name == BACKEND]
         is_jax = bool(backends) and backends[-1] in ("jax", "torch")
@@ -71,7 +58,7 @@ def _may_connect(script: Script) -> bool:
     """Return whether something that is not followed may connect the workers."""
     launched = any(is_in("other_launcher", call.args[0].name) for call in script.calls("import"))
     joins = script.calls("TPUStrategy", "experimental_set_strategy", "set_distribution")
-    scopes = any(kind_of(call.receiver) != STRATEGY for call in script.calls("scope") if call.receiver is not None)
+    scopes = any(kind_of(call.receiver) != "strategy" for call in script.calls("scope") if call.receiver is not None)
     tests = [text(call.args[0]) for call in script.calls("__contains__")]
     return launched or any(joins) or scopes or "TF_CONFIG" in [*tests, *(name for _, name in script.reads())]
 
@@ -243,7 +230,7 @@ def _variable(script: Script) -> Iterator[Violation]:
     # These imports make TensorFlow load Keras immediately.
     imports = (call for call in script.calls("import") if call.args[0].name.startswith("tensorflow.keras."))
     loaded = next(imports, None)
-    fits = [call for call in script.of(MODEL, "fit", "evaluate", "predict") if script.multi and script.workers > 1]
+    fits = [call for call in script.of("model", "fit", "evaluate", "predict") if script.multi and script.workers > 1]
     modern = not script.tensorflow or script.tensorflow >= FIRST_WITH_KERAS_3
     for item in (item for item in script.settings() if item.name == VARIABLE):
         value = text(item.value)

@@ -12,6 +12,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -64,8 +65,8 @@ def lint(
         script = replace(script, workers=workers, gpus=gpus, versions=versions)
         script = replace(script, adapt=adapt, servers=servers, chief=chief)
         result += {item for rule in RULES.values() for item in rule(script)}
-    ignored = {name: dict(_ignored(sources[name], trees.get(name))) for name in {item.file for item in result}}
-    kept = [item for item in result if not _is_ignored(item, ignored[item.file])]
+    ignored = {name: _ignored(sources[name], trees.get(name)) for name in {item.file for item in result}}
+    kept = [item for item in result if not {"*", item.rule} & ignored[item.file].get(item.line, set())]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
     return sorted(kept, key=lambda item: (item.file != entry, item.file))
 
@@ -141,31 +142,19 @@ def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
     return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint)
 
 
-def _ignored(source: str, tree: ast.Module | None) -> Iterator[tuple[int, frozenset[str] | None]]:
-    """Yield the suppressed rules by line; None: all rules."""
-    comments: dict[int, frozenset[str] | None] = {}
-    try:
+def _ignored(source: str, tree: ast.Module | None) -> dict[int, frozenset[str]]:
+    """Return the suppressed rules by line; ``*``: all rules."""
+    comments: dict[int, frozenset[str]] = {}
+    with suppress(tokenize.TokenError, SyntaxError):  # files that do not compile have a finding anyway
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
-                names = match[1]
-                suppressed = None if names is None else frozenset(re.findall(r"\w+", names.upper()))
-                comments[token.start[0]] = suppressed
-    except (tokenize.TokenError, SyntaxError):  # files that do not compile have a finding anyway
-        pass
-    yield from comments.items()
+                rules = "*" if match[1] is None else re.findall(r"\w+", match[1].upper())
+                comments[token.start[0]] = frozenset(rules)
+    result = dict(comments)
     for node in ast.walk(tree) if tree is not None and comments else ():
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             inside = [comments[line] for line in lines if line in comments]
-            if inside:
-                listed = [names for names in inside if names is not None]
-                every = frozenset().union(*listed) if len(listed) == len(inside) else None
-                yield from ((line, every) for line in lines)
-
-
-def _is_ignored(finding: Finding, ignored: Mapping[int, frozenset[str] | None]) -> bool:
-    if finding.line not in ignored:
-        return False
-    names = ignored[finding.line]
-    return names is None or finding.rule in names
+            result |= dict.fromkeys(lines, frozenset().union(*inside)) if inside else {}
+    return result

@@ -18,13 +18,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-STRATEGY, RESOLVER, MODEL, LAYER, OPTIMIZER = "strategy", "resolver", "model", "layer", "optimizer"
-METRIC, LOSS, DATASET, DISTRIBUTED = "metric", "loss", "dataset", "distributed"
-"""Kinds of objects."""
 MULTI_WORKER = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 PARAMETER_SERVER = ("ParameterServerStrategy", "ParameterServerStrategyV2")
 SINGLE_HOST = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
 TFDS = "tensorflow_datasets.load"
+_CLASSES = {
+    "model": "tensorflow.keras.Model",
+    "dataset": "tensorflow.data.Dataset",
+    "distributed": "DistributedDataset",
+}
 
 # Names of options for a number of workers, or for a number of all workers together.
 _ALL_WORKERS = re.compile(
@@ -85,7 +87,11 @@ def kind_made_by(name: str) -> str:
 
 def class_made_by(name: str) -> str:
     """Return the full name of the class of the result of a function or class."""
-    classes = {MODEL: "tensorflow.keras.Model", DATASET: "tensorflow.data.Dataset", DISTRIBUTED: "DistributedDataset"}
+    classes = {
+        "model": "tensorflow.keras.Model",
+        "dataset": "tensorflow.data.Dataset",
+        "distributed": "DistributedDataset",
+    }
     return classes.get(kind_made_by(name)) or (name if name.rpartition(".")[2][:1].isupper() else f"{name}()")
 
 
@@ -93,7 +99,7 @@ def kind_of(value: Value | None) -> str:
     """Return the kind of an object; empty: another one."""
     if value is not None and value.call is not None:
         return kind_made_by(value.call.name)
-    return RESOLVER if value is not None and value.meaning == RESOLVER else ""
+    return "resolver" if value is not None and value.meaning == "resolver" else ""
 
 
 def meaning_of_name(name: str, marks: Mark = Mark.NONE) -> tuple[str, Mark]:

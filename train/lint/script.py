@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from train.lint import names
 from train.lint.finding import Finding, Severity
-from train.lint.names import DATASET, DISTRIBUTED, MODEL, STRATEGY, is_in, kind_of
+from train.lint.names import is_in, kind_of
 from train.lint.tracer import Trace
 from train.lint.values import Call, Const, Guard, Items, Location, Mark, Value, is_none, text, unknown
 from train.script.keras import FIRST_WITH_KERAS_3, Need
@@ -81,7 +81,7 @@ class Script:
 
     def strategies(self, *classes: str) -> list[Call]:
         """Return the calls that create strategies of these classes."""
-        return [call for call in self.calls(*classes) if names.kind_made_by(call.name) == STRATEGY]
+        return [call for call in self.calls(*classes) if names.kind_made_by(call.name) == "strategy"]
 
     @cached_property
     def multi(self) -> list[Call]:
@@ -119,7 +119,7 @@ class Script:
     @cached_property
     def trainings(self) -> list[Call]:
         """The calls of `fit` on models that all workers share."""
-        return [call for call in self.of(MODEL, "fit") if self.shared(call.receiver)]
+        return [call for call in self.of("model", "fit") if self.shared(call.receiver)]
 
     def settings(self) -> Iterator[Setting]:
         """Yield the environment variables that the script sets or removes, in order."""
@@ -228,12 +228,12 @@ def chain_of(value: Value | None) -> Chain | None:
     """Return the data set that a value is; None: it is another value, or its source is unknown."""
     steps: list[Call] = []
     distributed = False
-    while value is not None and value.call is not None and kind_of(value) in (DATASET, DISTRIBUTED):
+    while value is not None and value.call is not None and kind_of(value) in ("dataset", "distributed"):
         call = value.call
-        if kind_of(value) == DISTRIBUTED:
+        if kind_of(value) == "distributed":
             distributed = True
             value = call.returned or call.argument("dataset", 0)
-        elif kind_of(call.receiver) == DATASET:
+        elif kind_of(call.receiver) == "dataset":
             steps.insert(0, call)
             value = call.receiver
         else:

@@ -18,7 +18,8 @@ from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 from train.lint import names
-from train.lint.names import MODEL, STRATEGY, canonical, is_in, kind_of
+from train.lint.names import canonical, is_in, kind_of
+from train.lint.operations import added, element, join, joined, marks_of_result, result_of, table
 from train.lint.values import (
     DIFFERS,
     Call,
@@ -48,7 +49,6 @@ _T = TypeVar("_T")
 ENVIRON = "os.environ"
 _LARGEST_RUN = 100_000  # nodes, repeated ones included
 _DEEPEST = 24  # calls in calls
-_AS_RECEIVER = ("strftime", "isoformat", "timestamp", "numpy", "item", "name", "__enter__", "total_seconds")
 _CALLBACK_METHODS = re.compile(r"on_(?:train|epoch|batch|train_batch)_(?:begin|end)$")
 _LEAVES = (ast.Break, ast.Return, ast.Raise, ast.Yield)
 
@@ -183,7 +183,7 @@ class _Tracer:
             self._frame.names = dict(before)
             ends.append(self._run_block(guard, body))
             reached += [self._frame.names] if ends[-1] is _End.NEXT else []
-        self._frame.names = reduce(lambda first, second: _joined(first, second, marks), reached or [before])
+        self._frame.names = reduce(lambda first, second: joined(first, second, marks), reached or [before])
         return ends
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class _Tracer:
         if value.name == ENVIRON and name is None:
             return unknown()
         if value.call is not None or value.name.endswith("[]"):
-            return _element(value)
+            return element(value)
         result = self._part(value, f"[{name}]")
         result.marks |= key.marks
         if default is not None and not result.meaning:
@@ -264,7 +264,7 @@ class _Tracer:
     _formattedvalue = _joinedstr
 
     def _binop(self, node: ast.BinOp) -> Value:
-        return _added(self.evaluate(node.left), self.evaluate(node.right))
+        return added(self.evaluate(node.left), self.evaluate(node.right))
 
     def _unaryop(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
@@ -352,7 +352,7 @@ class _Tracer:
 
     def _dict(self, node: ast.Dict) -> Items:
         keys = [self.evaluate(key) if key is not None else None for key in node.keys]
-        return _table(keys, [self.evaluate(value) for value in node.values])
+        return table(keys, [self.evaluate(value) for value in node.values])
 
     def _lambda(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Function:
         """Return a function with its default arguments."""
@@ -368,7 +368,7 @@ class _Tracer:
         with self._under():
             for loop in node.generators:
                 parts.append(self.evaluate(loop.iter))
-                self._bind(loop.target, _element(parts[-1]))
+                self._bind(loop.target, element(parts[-1]))
                 self._guards.append(self._guard("loop", node))
                 parts += [self.evaluate(test) for test in loop.ifs]
             results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
@@ -384,7 +384,7 @@ class _Tracer:
         func = self.evaluate(node.func)
         args, exact = self._elements(node.args)
         keys = [Const(value=keyword.arg) if keyword.arg else None for keyword in node.keywords]
-        keywords = _table(keys, [self.evaluate(keyword.value) for keyword in node.keywords])
+        keywords = table(keys, [self.evaluate(keyword.value) for keyword in node.keywords])
         given = Call(args, keywords.items, not exact or not keywords.exact)
         if func.cls is not None and func.of is None:
             func = self._find_attribute(func, "__call__")
@@ -444,7 +444,7 @@ class _Tracer:
             return self._item(Value(ENVIRON), args[0] if args else unknown(), given.argument("default", 1))
         if name == "builtins.super":
             return Value("super()", of=self._frame.find("self"))
-        result = _result(name, args)
+        result = result_of(name, args)
         if result is not None:
             return result
         call = self._record(name, node, given=given, receiver=receiver)
@@ -457,7 +457,7 @@ class _Tracer:
         self._run_functions(call, node)
         if is_in("parses_arguments", name):
             return Value("?", Mark.GIVEN)
-        marks = _result_marks(call)
+        marks = marks_of_result(call)
         return Value(marks=marks) if is_in("pure", name) else Value(names.class_made_by(name), marks, call=call)
 
     # --- functions that are run by what is called -------------------------------------------------------------------
@@ -465,13 +465,13 @@ class _Tracer:
     def _run_functions(self, call: Call, node: ast.expr) -> None:
         kind = kind_of(call.receiver)
         first = call.args[0] if call.args else call.keywords.get("fn") or call.keywords.get("dataset_fn")
-        if kind == MODEL and call.method in ("fit", "evaluate", "predict", "fit_generator"):
+        if kind == "model" and call.method in ("fit", "evaluate", "predict", "fit_generator"):
             self._run_callbacks(call, node)
         elif is_in("runs_main", call.name):
             main = first or self._frame.find("main")
             if isinstance(main, Function):
                 self._enter(main, Call(starred=True))
-        elif isinstance(first, Function) and kind == STRATEGY and call.method in ("run", "experimental_run_v2"):
+        elif isinstance(first, Function) and kind == "strategy" and call.method in ("run", "experimental_run_v2"):
             outer, self._replica = self._replica, True
             call.returned = self._enter(first, _passed_on(call.argument("args", 1), call.argument("kwargs", 2)))
             self._replica = outer
@@ -593,7 +593,7 @@ class _Tracer:
         elif isinstance(target, ast.Tuple | ast.List):
             exact = isinstance(value, Items) and value.exact and len(value.items) == len(target.elts)
             for index, item in enumerate(target.elts):
-                self._bind(item, value.items[index] if exact and isinstance(value, Items) else _element(value))
+                self._bind(item, value.items[index] if exact and isinstance(value, Items) else element(value))
         elif isinstance(target, ast.Starred):
             self._bind(target.value, unknown(value.marks))
         elif isinstance(target, ast.Attribute):
@@ -628,7 +628,7 @@ class _Tracer:
         if old.name == ENVIRON:
             self._record("os.environ.update", node, value)
         else:
-            self._bind(node.target, _added(old, value))
+            self._bind(node.target, added(old, value))
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -721,7 +721,7 @@ class _Tracer:
         if not isinstance(over, Items) or over.items or not over.exact:
             self._record("for", node, over, starred=any(isinstance(item, _LEAVES) for item in ast.walk(node)))
             marks = over.marks if over.call is None and over.of is None else Mark.NONE
-            self._loop(node, self._guard("loop", node, marks), _element(over))
+            self._loop(node, self._guard("loop", node, marks), element(over))
         return self._run(node.orelse)
 
     _asyncfor = _for
@@ -741,7 +741,7 @@ class _Tracer:
         if value is not None and not isinstance(node, ast.While):
             self._bind(node.target, value)
         end = self._run_block(guard, node.body)
-        self._frame.names = _joined(before, self._frame.names, guard.marks)
+        self._frame.names = joined(before, self._frame.names, guard.marks)
         return end
 
     def _forget_counters(self, node: ast.AST) -> None:
@@ -757,7 +757,7 @@ class _Tracer:
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, value)
             if value.call is not None and value.call.method == "scope":
-                self._scopes.append(value.call.receiver if kind_of(value.call.receiver) == STRATEGY else None)
+                self._scopes.append(value.call.receiver if kind_of(value.call.receiver) == "strategy" else None)
             elif value.call is None or value.call.name.startswith("?"):
                 self._scopes.append(None)
         end = self._run(node.body)
@@ -779,67 +779,6 @@ class _Tracer:
         self._run(node.body)
         frame, self._frame = self._frame, outer
         self._frame.bind(node.name, Scope(frame=frame, bases=bases))
-
-
-# --- values ---------------------------------------------------------------------------------------------------------
-
-
-def join(values: Iterable[Value], marks: Mark = Mark.NONE) -> Value:
-    """Return one of several values, whose choice depends on `marks`: unknown if they differ.
-
-    A strategy for several workers is taken: the script is checked for these. Of several models, it is one model.
-    """
-    distinct = {(type(item.value), repr(item.value)) if isinstance(item, Const) else item: item for item in values}
-    result = [*distinct.values()]
-    if len(result) == 1:
-        return result[0]
-    multi = [item for item in result if item.call is not None and item.call.method in names.MULTI_WORKER]
-    every = marks | union(result)
-    if multi:
-        return multi[0]
-    if result and all(kind_of(item) == MODEL for item in result) and result[0].call is not None:
-        made = replace(result[0].call, scopes=(), has_known_scope=False, starred=True)
-        return Value(result[0].name, every | Mark.UNKNOWN, call=made)
-    meanings = {item.meaning for item in result if item.meaning}
-    return Value("?", every | Mark.UNKNOWN, meaning=min(meanings, default=""))
-
-
-def _joined(first: dict[str, Value], second: dict[str, Value], marks: Mark) -> dict[str, Value]:
-    """Return the names after a condition that depends on `marks`."""
-    changed = [name for name in first.keys() & second.keys() if first[name] is not second[name]]
-    return {**second, **first, **{name: join([first[name], second[name]], marks) for name in changed}}
-
-
-def _element(value: Value) -> Value:
-    """Return an element of an iteration over a value."""
-    if isinstance(value, Items):
-        return join(value.items.values(), value.marks) if value.items and value.exact else unknown(value.marks)
-    if value.call is not None and value.call.name == names.TFDS:
-        return Value(value.name, value.marks, call=value.call, of=value)
-    if value.call is not None or value.name.endswith("[]"):
-        return Value(f"{value.name}[]", value.marks, of=value)
-    return Value(marks=value.marks, meaning=value.meaning)
-
-
-def _added(left: Value, right: Value) -> Value:
-    """Return `left + right`, or the result of another operator."""
-    if isinstance(left, Items) and isinstance(right, Items):
-        return sequence([*left.items.values(), *right.items.values()], exact=left.exact and right.exact)
-    return Value(marks=left.marks | right.marks)
-
-
-def _table(keys: Sequence[Value | None], values: Sequence[Value]) -> Items:
-    """Return a dictionary, or the keyword arguments of a call; a key of None stands for ``**value``."""
-    result = Items(marks=union(values))
-    for key, value in zip(keys, values, strict=True):
-        if isinstance(key, Const):
-            result.items[key.value] = value
-        elif key is None and isinstance(value, Items):
-            result.items.update(value.items)
-            result.exact = result.exact and value.exact
-        else:
-            result.exact = False
-    return result
 
 
 def _parameters(function: Function, given: Call) -> dict[str, Value]:
@@ -878,36 +817,3 @@ def _exceptions(node: ast.expr | None) -> list[str]:
     items = node.elts if isinstance(node, ast.Tuple) else [node]
     caught = [ast.unparse(item).rpartition(".")[2] if item is not None else "*" for item in items]
     return ["*" if name in ("Exception", "BaseException") else name for name in caught]
-
-
-def _result(name: str, args: Sequence[Value]) -> Value | None:
-    """Return the value of a call without effect; None: another call."""
-    if is_in("joins_paths", name) and args:
-        texts = [text(part) or "" for part in args]
-        path = "/".join(texts).replace("//", "/", 1)
-        return Const(marks=union(args), value=path) if all(texts) else Value("?", union(args), f"path:{texts[0]}")
-    first = args[0] if args else Items()
-    if name == "builtins.len" and isinstance(first, Items) and first.exact and args:
-        return Const(marks=first.marks, value=len(first.items))
-    if (name == "builtins.next" and args) or (is_in("iterates", name) and first.call is not None):
-        return _element(first)
-    is_plain = first.call is None and not first.marks & Mark.UNKNOWN and not isinstance(first, Items)
-    is_kept = is_in("same", name) and is_plain and len(args) == 1
-    return first if is_kept or (name == "tensorflow.function" and isinstance(first, Function)) else None
-
-
-def _result_marks(call: Call) -> Mark:
-    """Return the marks of the result of a call outside the sources."""
-    name, given = call.name, union(call.everything())
-    source = names.meaning_of_name(f"{name}()")[1]
-    if source:
-        return source
-    if is_in("pure", name):
-        return given
-    if call.method in _AS_RECEIVER and call.receiver is not None:
-        return given | call.receiver.marks
-    if kind_of(call.receiver) == STRATEGY and call.method in ("run", "experimental_local_results"):
-        return Mark.LOCAL | Mark.UNKNOWN
-    reduces = re.search(r"\.(?:all_)?(?:reduce|gather)$", name) is not None
-    kept = Mark.REPLICAS | Mark.LOCAL if name.startswith("tensorflow.") and not reduces else Mark.REPLICAS
-    return Mark.UNKNOWN | (given & kept)

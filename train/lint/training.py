@@ -5,19 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from train.lint.names import (
-    DATASET,
-    DISTRIBUTED,
-    LOSS,
-    METRIC,
-    MODEL,
-    OPTIMIZER,
-    STRATEGY,
-    TFDS,
-    is_in,
-    keras_name,
-    kind_of,
-)
+from train.lint.names import TFDS, is_in, keras_name, kind_of
 from train.lint.script import (
     ERROR,
     WARNING,
@@ -71,7 +59,7 @@ _PARAMETERS = {
 
 @rule("MW201")
 def _model(script: Script) -> Iterator[Violation]:
-    for call in script.of(MODEL, "fit", "fit_generator", "train_on_batch", "__call__"):
+    for call in script.of("model", "fit", "fit_generator", "train_on_batch", "__call__"):
         made = call.receiver.call if call.receiver is not None else None
         late = any(strategy.order < call.order for strategy in script.multi)
         if made is not None and late and (call.replica or call.method != "__call__") and _outside(script, made):
@@ -85,13 +73,13 @@ def _outside(script: Script, call: Call) -> bool:
 
 @rule("MW202")
 def _optimizer(script: Script) -> Iterator[Violation]:
-    for call in script.of(OPTIMIZER, "apply_gradients") if script.keras_3 is not False else ():
+    for call in script.of("optimizer", "apply_gradients") if script.keras_3 is not False else ():
         made = call.receiver.call if call.receiver is not None and call.replica else None
         if made is not None and _outside(script, made):
             yield violation(made, "optimizer", ERROR if script.keras_3 else WARNING)
-    for call in script.of(MODEL, "compile"):
+    for call in script.of("model", "compile"):
         for value in inner(call.argument("metrics", 2)) if script.shared(call.receiver) else ():
-            if value.call is not None and kind_of(value) == METRIC and _outside(script, value.call):
+            if value.call is not None and kind_of(value) == "metric" and _outside(script, value.call):
                 yield violation(value.call, "metric")
 
 
@@ -106,14 +94,14 @@ def _variables(script: Script) -> Iterator[Violation]:
 
 @rule("MW204")
 def _gradients(script: Script) -> Iterator[Violation]:
-    for call in script.of(OPTIMIZER, "apply_gradients", "minimize"):
+    for call in script.of("optimizer", "apply_gradients", "minimize"):
         if not call.replica and script.shared(call.receiver):
             yield violation(call)
 
 
 @rule("MW205")
 def _reduction(script: Script) -> Iterator[Violation]:
-    for call in script.of(LOSS, "__call__") if script.multi else ():
+    for call in script.of("loss", "__call__") if script.multi else ():
         made = call.receiver.call if call.receiver is not None and call.replica else None
         given = made.keywords.get("reduction") if made is not None else None
         name = "auto" if given is None else text(given) or given.name.rpartition(".")[2].lower()
@@ -126,7 +114,7 @@ def _reduction(script: Script) -> Iterator[Violation]:
 
 def _uses(script: Script) -> Iterator[tuple[Call, Value, str]]:
     """Yield the data sets that models use, and the argument with the number of their batches."""
-    for call in script.of(MODEL, *_STEPS):
+    for call in script.of("model", *_STEPS):
         given = {"x": _STEPS[call.method]} | ({"validation_data": "validation_steps"} if call.method == "fit" else {})
         values = ((argument(call, name), steps) for name, steps in given.items() if not call.starred)
         yield from ((call, value, steps) for value, steps in values if value is not None)
@@ -135,7 +123,7 @@ def _uses(script: Script) -> Iterator[tuple[Call, Value, str]]:
 def _divided(script: Script) -> Iterator[tuple[Call, Chain, bool]]:
     """Yield the data sets that TensorFlow divides among the workers, and whether they are for training."""
     used = [(call, value, steps) for call, value, steps in _uses(script) if script.shared(call.receiver)]
-    given = [call for call in script.of(STRATEGY, "experimental_distribute_dataset") if is_multi(call.receiver)]
+    given = [call for call in script.of("strategy", "experimental_distribute_dataset") if is_multi(call.receiver)]
     used += [(call, call.argument("dataset", 0) or Value(), "") for call in given]
     for call, value, steps in used if script.workers > 1 else ():
         chain = chain_of(value)
@@ -187,13 +175,13 @@ def _undivided(script: Script) -> Iterator[Violation]:
 @rule("MW305")
 def _distributed(script: Script) -> Iterator[Violation]:
     for call, value, steps in _uses(script):
-        if kind_of(value) == DISTRIBUTED and is_none(argument(call, steps)):
+        if kind_of(value) == "distributed" and is_none(argument(call, steps)):
             yield violation(call, steps=steps)
 
 
 @rule("MW306")
 def _runs_out(script: Script) -> Iterator[Violation]:
-    for call in script.of(MODEL, "fit"):
+    for call in script.of("model", "fit"):
         steps, data = argument(call, "steps_per_epoch"), argument(call, "x")
         # The number may be exact if it is unknown.
         is_given = steps is not None and not is_none(steps) and not steps.marks & (Mark.UNKNOWN | Mark.REPLICAS)
@@ -234,7 +222,7 @@ def _batch(script: Script) -> Iterator[Violation]:
 @rule("MW308")
 def _rate(script: Script) -> Iterator[Violation]:
     grows = script.together and any(size.marks & Mark.REPLICAS for _, size in _batches(script))
-    for call in script.of(MODEL, "compile") if grows else ():
+    for call in script.of("model", "compile") if grows else ():
         optimizer = call.argument("optimizer", 0)
         made = optimizer.call if optimizer is not None and script.shared(call.receiver) else None
         if made is not None and keras_name(made.name).rpartition(".")[2] == "SGD" and not made.starred:
@@ -247,7 +235,7 @@ def _rate(script: Script) -> Iterator[Violation]:
 def _shuffled(script: Script) -> Iterator[Violation]:
     if script.workers < 2 or any(script.calls("set_seed", "set_random_seed")):
         return
-    for call in script.of(DATASET, "shard"):
+    for call in script.of("dataset", "shard"):
         chain = chain_of(call.receiver)
         steps = (chain.step("shuffle"), chain.source) if chain is not None else ()
         for step in [step for step in steps if step is not None and _is_unseeded(step)][:1]:
@@ -265,7 +253,7 @@ def _is_unseeded(call: Call) -> bool:
 
 @rule("MW310")
 def _same_batches(script: Script) -> Iterator[Violation]:
-    for call in script.of(STRATEGY, "run") if script.together else ():
+    for call in script.of("strategy", "run") if script.together else ():
         given = call.argument("args", 1)
         chains = [chain_of(iterated(value)) for value in inner(given)] if isinstance(given, Items) else []
         if any(chain and chain.finite and not chain.distributed and not chain.sharded for chain in chains):
@@ -274,7 +262,7 @@ def _same_batches(script: Script) -> Iterator[Violation]:
 
 @rule("MW311")
 def _servers(script: Script) -> Iterator[Violation]:
-    for call in script.of(MODEL, "fit") if not script.multi else ():
+    for call in script.of("model", "fit") if not script.multi else ():
         made = call.receiver.call if call.receiver is not None else None
         served = made is not None and any(scope.call in script.parameter_server for scope in made.scopes)
         if served and not call.starred and is_none(argument(call, "steps_per_epoch")):
@@ -292,9 +280,9 @@ def _collectives(script: Script) -> list[Call]:
 def _is_collective(script: Script, call: Call) -> bool:
     if call.name == "tensorflow.saved_model.save":
         return script.shared(call.argument("obj", 0))
-    if kind_of(call.receiver) == STRATEGY:
+    if kind_of(call.receiver) == "strategy":
         return is_multi(call.receiver) and _COLLECTIVE[call.method] == "step"
-    if kind_of(call.receiver) == MODEL:
+    if kind_of(call.receiver) == "model":
         return script.shared(call.receiver)
     made = call.receiver.call if call.receiver is not None else None
     return made is not None and made.name in _SAVERS and any(map(script.shared, _held(made)))
@@ -432,7 +420,7 @@ def _other_directory(script: Script) -> Iterator[Violation]:
 def _nothing_saved(script: Script) -> Iterator[Violation]:
     if not script.together or not script.trace.complete or any(map(_restores, script.calls(*_RESTORES))):
         return
-    repeated = any(save.loops for save in script.of(MODEL, "save", "save_weights"))
+    repeated = any(save.loops for save in script.of("model", "save", "save_weights"))
     for call in script.trainings:
         given = argument(call, "callbacks") or Items()
         kinds = [keras_name(callback.call.name) if callback.call is not None else "" for callback in _listed(given)]
@@ -452,18 +440,18 @@ def _listed(value: Value) -> list[Value]:
 
 def _restores(call: Call) -> bool:
     """Return whether a call may restore a checkpoint."""
-    may_restore = kind_of(call.receiver) == MODEL or call.name.startswith(("tensorflow.train.", "?"))
+    may_restore = kind_of(call.receiver) == "model" or call.name.startswith(("tensorflow.train.", "?"))
     return may_restore or bool(keras_name(call.name))
 
 
 @rule("MW406")
 def _no_optimizer(script: Script) -> Iterator[Violation]:
-    has_steps = any(call.replica for call in script.of(OPTIMIZER, "apply_gradients"))
-    for call in script.calls("Checkpoint") if has_steps and not any(script.of(MODEL, "compile")) else ():
+    has_steps = any(call.replica for call in script.of("optimizer", "apply_gradients"))
+    for call in script.calls("Checkpoint") if has_steps and not any(script.of("model", "compile")) else ():
         held = call.everything()
         kinds = {kind_of(value) for value in held}
         unsure = call.starred or any(value.call is None and not isinstance(value, Const) for value in held)
-        if call.name == _SAVERS[0] and MODEL in kinds and OPTIMIZER not in kinds and not unsure:
+        if call.name == _SAVERS[0] and "model" in kinds and "optimizer" not in kinds and not unsure:
             yield violation(call)
 
 

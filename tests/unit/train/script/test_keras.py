@@ -124,55 +124,51 @@ def test_one_worker_runs_fit_without_tf_keras_with_a_note() -> None:
     choice = choose(FITS, hosts("2.21.0", tf_keras=False), {})
     assert choice.env == {}
     assert "pip install tf-keras~=2.21.0" in choice.note
-    assert refused(OLD, hosts("2.21.0", tf_keras=False)).hint == "install it there: pip install tf-keras~=2.21.0"
 
 
-def test_tf_keras_missing_somewhere_names_the_hosts() -> None:
-    versions = hosts("2.21.0", "2.21.0", "2.21.0")
-    del versions["worker-0"]["tf_keras"], versions["worker-2"]["tf_keras"]
-    error = refused(FITS, versions)
-    assert error.message == ("the script needs legacy Keras, and tf-keras is not installed on worker-0 and worker-2")
-    assert error.cause.startswith("task.py:5 calls fit under MultiWorkerMirroredStrategy")
-    assert error.hint == "install it there: pip install tf-keras~=2.21.0"
+INSTALL = "install it there: pip install"
+BOTH = "tensorflow~=2.21.0 tf-keras~=2.21.0"
+NONE = {"python": "3.11.7"}
+SPACE, OWN = "/opt/my env/bin/python", "/home/u/fleet/venvs/1a/bin/python"
 
 
-def test_different_versions_of_tensorflow_are_rejected() -> None:
-    error = refused(NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"))
-    assert error.message == (
-        "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2"
-    )
-    assert error.hint == "make them equal: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
-
-
-def test_missing_tensorflow_is_rejected() -> None:
-    error = refused(NOTHING, {**hosts("2.21.0"), "worker-1": {"python": "3.11.7"}})
-    assert error.message == "TensorFlow is not installed on worker-1"
-    assert error.hint == "install it there: pip install tensorflow~=2.21.0 tf-keras~=2.21.0"
-    assert "pip install tensorflow tf-keras" in refused(FITS, {"worker-0": {}}).hint
-    older = refused(NOTHING, {**hosts("2.12.1"), "worker-1": {"python": "3.11.7"}})
-    assert older.hint == "install it there: pip install tensorflow~=2.12.0"
+def interpreters(*pythons: str) -> dict[str, dict[str, str]]:
+    return {f"worker-{index}": {"interpreter": python} for index, python in enumerate(pythons)}
 
 
 @pytest.mark.parametrize(
-    ("pythons", "pip"),
+    ("need", "versions", "message", "hint"),
     [
-        (("/opt/my env/bin/python",) * 2, "'/opt/my env/bin/python' -m pip install tensorflow tf-keras"),
-        (("/opt/a/bin/python", "/opt/b/bin/python"), "pip install tensorflow tf-keras"),
-        (("/home/u/fleet/venvs/1a/bin/python",) * 2, "pip install tensorflow tf-keras"),
+        (FITS, {**hosts("2.21.0", "2.21.0"), "worker-1": hosts("2.21.0", tf_keras=False)["worker-0"]},
+         "the script needs legacy Keras, and tf-keras is not installed on worker-1", f"{INSTALL} tf-keras~=2.21.0"),
+        (OLD, hosts("2.21.0", tf_keras=False), "the script needs legacy Keras", f"{INSTALL} tf-keras~=2.21.0"),
+        (KERAS_3, hosts("2.21.0", "2.21.0", tf_keras=False), "the script needs", f"{INSTALL} tf-keras~=2.21.0"),
+        (NOTHING, hosts("2.21.0", "2.9.3", "2.21.1"),
+         "the hosts have different versions of TensorFlow: 2.9 on worker-1; 2.21 on worker-0 and worker-2",
+         f"make them equal: pip install {BOTH}"),
+        (NOTHING, {**hosts("2.21.0"), "worker-1": NONE},
+         "TensorFlow is not installed on worker-1", f"{INSTALL} {BOTH}"),
+        (NOTHING, {**hosts("2.12.1"), "worker-1": NONE}, "TensorFlow is not", f"{INSTALL} tensorflow~=2.12.0"),
+        (FITS, {"worker-0": {}}, "TensorFlow is not", f"{INSTALL} tensorflow tf-keras"),
+        (NOTHING, interpreters(SPACE, SPACE), "TensorFlow is not",
+         f"install it there: '{SPACE}' -m pip install tensorflow tf-keras"),
+        (NOTHING, interpreters("/a/python", "/b/python"), "TensorFlow is not", f"{INSTALL} tensorflow tf-keras"),
+        (NOTHING, interpreters(OWN, OWN), "TensorFlow is not", f"{INSTALL} tensorflow tf-keras"),
     ],
-)
-def test_missing_packages_are_installed_for_the_interpreter_of_the_hosts(pythons: tuple[str, ...], pip: str) -> None:
-    versions = {f"worker-{i}": {"interpreter": python} for i, python in enumerate(pythons)}
-    assert refused(NOTHING, versions).hint == f"install it there: {pip}"
+)  # fmt: skip
+def test_missing_and_different_packages_are_rejected(
+    need: Need, versions: Mapping[str, Mapping[str, str]], message: str, hint: str
+) -> None:
+    error = refused(need, versions)
+    assert error.message.startswith(message)
+    assert error.hint == hint
+    assert error.cause
 
 
 def test_import_keras_becomes_tf_keras_across_workers() -> None:
     choice = choose(KERAS_3, hosts("2.21.0", "2.21.0"), {})
     assert choice.env == {VARIABLE: "1", "FLEET_ADAPT": "keras"}
     assert "`import keras` imports tf-keras on all workers (--no-adapt turns this off): task.py:4" in choice.note
-    assert choose(KERAS_3, hosts("2.21.0"), {}) == Choice()
-    missing = refused(KERAS_3, hosts("2.21.0", "2.21.0", tf_keras=False))
-    assert missing.hint == "install it there: pip install tf-keras~=2.21.0"
 
 
 def test_keras_3_across_workers_is_rejected_without_adaptations_or_with_names_of_keras_3() -> None:
@@ -195,13 +191,28 @@ def test_names_that_only_keras_3_has_are_found(use: str) -> None:
     assert need.only_new
 
 
-def test_data_of_few_files_is_divided_unless_turned_off() -> None:
-    nothing = Choice()
-    assert with_adaptations(nothing, FITS, 2, adapt=True).env == {"FLEET_ADAPT": "shard"}
-    both = with_adaptations(Choice({"FLEET_ADAPT": "keras"}), KERAS_3, 2, adapt=True)
-    assert both.env == {"FLEET_ADAPT": "keras,shard"}
-    assert with_adaptations(nothing, FITS, 1, adapt=True) == nothing
-    assert with_adaptations(nothing, FITS, 2, adapt=False) == nothing
+SETTING_TF_CONFIG = "tf_config::task.py:3"
+WITHOUT_TENSORFLOW = replace(FITS, tensorflow=False)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "need", "tasks", "adapt", "tf_config", "expected"),
+    [
+        ("", FITS, 2, True, "", "shard"),
+        ("keras", KERAS_3, 2, True, "", "keras,shard"),
+        ("", FITS, 1, True, "", ""),
+        ("", FITS, 2, False, SETTING_TF_CONFIG, ""),
+        ("", FITS, 2, True, SETTING_TF_CONFIG, f"shard,{SETTING_TF_CONFIG}"),
+        ("", FITS, 1, True, SETTING_TF_CONFIG, SETTING_TF_CONFIG),
+        ("", WITHOUT_TENSORFLOW, 2, True, SETTING_TF_CONFIG, ""),
+    ],
+)
+def test_few_files_are_divided_and_tf_config_restored_unless_turned_off_or_without_tensorflow(
+    chosen: str, need: Need, tasks: int, adapt: bool, tf_config: str, expected: str
+) -> None:
+    choice = Choice({"FLEET_ADAPT": chosen} if chosen else {})
+    result = with_adaptations(choice, need, tasks, adapt=adapt, tf_config=tf_config)
+    assert result.env == ({"FLEET_ADAPT": expected} if expected else {})
 
 
 @pytest.mark.parametrize("version", ["2.22.0rc0", "2.22.0", "3.0.1"])
@@ -214,16 +225,6 @@ def test_a_tensorflow_without_tf_keras_gets_a_hint_with_releases_that_exist(vers
     assert newest in choose(FITS, hosts(version, tf_keras=False), {}).note
     assert refused(FITS, hosts(version, "2.21.0")).hint == f"make them equal: {newest}"
     assert choose(FITS, hosts(version, version), {}).env == {VARIABLE: "1"}  # the forced tf-keras
-
-
-def test_tf_config_is_restored_unless_turned_off_or_without_tensorflow() -> None:
-    setting, nothing = "tf_config::task.py:3", Choice()
-    assert with_adaptations(nothing, FITS, 2, adapt=True, tf_config=setting).env == {
-        "FLEET_ADAPT": f"shard,{setting}"
-    }
-    assert with_adaptations(nothing, FITS, 1, adapt=True, tf_config=setting).env == {"FLEET_ADAPT": setting}
-    assert with_adaptations(nothing, FITS, 2, adapt=False, tf_config=setting) == nothing
-    assert with_adaptations(nothing, replace(FITS, tensorflow=False), 2, adapt=True, tf_config=setting) == nothing
 
 
 @pytest.mark.parametrize("value", ["1", "true", "True"])
