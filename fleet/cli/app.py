@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleet.cli.application import COMMANDS, list_options, root_command
-from fleet.cli.command_line import CommandLine, make_words, parse
-from fleet.cli.mistakes import explain_mistake
+from fleet.cli.command_line import CommandLine, explain_mistake, make_words, parse
 from fleet.cli.options import Output
-from fleet.cli.runtime import (
-    CommandEnded,
-    CommandFailed,
-    open_sink,
-)
+from fleet.cli.runtime import CommandEnded, CommandFailed, open_sink
 from fleet.errors import CancelledError, FleetError, InternalError, UsageError
 from fleet.interrupts import ignore_interrupts, was_interrupted
 from fleet.state import state_root
@@ -34,13 +29,12 @@ def find_typed_command(arguments: list[str]) -> CommandLine | None:
     return parse(arguments[at], command.complete(arguments[at + 1 :]), list_options(command))
 
 
-def render_next_steps(error: FleetError, arguments: list[str], fleet: str) -> list[str]:
+def render_next_steps(error: FleetError, typed: CommandLine | None, fleet: str) -> list[str]:
     """Return the command lines of the next steps, each once, with the name of the fleet.
 
     The first one is not the command that has just failed, unless it was cancelled: nothing before it changes its
     outcome.
     """
-    typed = find_typed_command(arguments)
     steps = (_resolve(step, typed) if isinstance(step, Again) else step for step in error.next_steps)
     lines = list(dict.fromkeys(step.text(fleet) for step in steps if step is not None))
     failed = typed.step().text(fleet) if typed is not None else ""
@@ -79,15 +73,6 @@ def report_failure(error: FleetError, next_lines: Sequence[str] = (), sink: Sink
     return error.exit_code
 
 
-def is_json_requested(arguments: list[str]) -> bool:
-    """Return whether a command line asks for JSON lines."""
-    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(
-        word in ("-ojson", "--output=json", "-o=json") or (word == "json" and before in ("-o", "--output"))
-        for before, word in zip(["", *words], words, strict=False)
-    )
-
-
 def keep_traceback(failure: InternalError) -> None:
     """Write the traceback of an internal error to a file, for a report."""
     import traceback
@@ -105,13 +90,12 @@ def keep_traceback(failure: InternalError) -> None:
         failure.hint = f"report it, with the file {file}"
 
 
-def explain_usage_error(error: Exception, arguments: list[str]) -> UsageError:
+def explain_usage_error(error: Any, typed: CommandLine | None) -> UsageError:
     """Return the error for a command line that cannot be parsed."""
-    typed, context = find_typed_command(arguments), getattr(error, "ctx", None)
-    command = typed.command if typed is not None else ""
+    command, context = typed.command if typed is not None else "", getattr(error, "ctx", None)
     if context is not None and context.parent is not None:
         command = context.info_name
-    return explain_mistake(getattr(error, "format_message", lambda: str(error))(), command, typed)
+    return explain_mistake(error.format_message(), command, typed)
 
 
 _ABORTED = 130  # exit code of Typer after Ctrl-C
@@ -142,8 +126,10 @@ def run(arguments: list[str]) -> int:
         failure = _NOT_STARTED
     except Exception as error:  # noqa: BLE001 - of the command line, or a bug: its traceback goes into a file
         is_mistake = hasattr(error, "format_message")  # an error of Typer; its classes moved between versions
-        failure = explain_usage_error(error, arguments) if is_mistake else InternalError.of(error)
+        failure = explain_usage_error(error, find_typed_command(arguments)) if is_mistake else InternalError.of(error)
     if isinstance(failure, InternalError):
         keep_traceback(failure)
-    lines = render_next_steps(failure, arguments, fleet)
-    return report_failure(failure, lines, sink or (open_sink(Output.JSON) if is_json_requested(arguments) else None))
+    typed = find_typed_command(arguments)
+    if sink is None and typed is not None and typed.asks_for("--output", Output.JSON.value):
+        sink = open_sink(Output.JSON)
+    return report_failure(failure, render_next_steps(failure, typed, fleet), sink)

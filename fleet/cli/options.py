@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -14,7 +14,7 @@ import typer
 
 from fleet.errors import UsageError
 from fleet.settings import NAME_VARIABLE
-from fleet.state import state_root
+from fleet.state import FleetDirectory, FleetRecord, Store, state_root
 from fleet.steps import DEFAULT_FLEET, Again
 from provision.bounds import check_text
 from provision.durations import seconds
@@ -22,12 +22,11 @@ from provision.options import MONEY
 from provision.registry import NAMES
 from train.agent.protocol.records import Policy, RestartPolicy
 from train.defaults import GRACE_S
+from train.script.package_index import check_index_url, check_proxy_url
 
 
 def complete_fleet(incomplete: str) -> list[str]:
     """Return the names of fleets that begin with `incomplete`."""
-    from fleet.state import Store
-
     with contextlib.suppress(Exception):
         return [name for name in Store(state_root()).names() if name.startswith(incomplete)]
     return []
@@ -36,31 +35,23 @@ def complete_fleet(incomplete: str) -> list[str]:
 def complete_job(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return the jobs that begin with `incomplete` and were started or shown here, each with its description."""
     with contextlib.suppress(Exception):
-        return [choice for choice in _list_jobs(_fleet_in(ctx)) if choice[0].startswith(incomplete)]
+        directory, record = _find_fleet(ctx)
+        jobs = dict.fromkeys((record.last_job, *directory.recorded_jobs()), "")
+        jobs[record.last_job] = record.last_script
+        return [choice for choice in jobs.items() if choice[0] and choice[0].startswith(incomplete)]
     return []
 
 
 def complete_worker(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of workers that begin with `incomplete`."""
-    from fleet.state import Store
-
     with contextlib.suppress(Exception):
-        _directory, record = Store(state_root()).need(_fleet_in(ctx))
+        _directory, record = _find_fleet(ctx)
         return [name for name in (*(slot.name for slot in record.slots), "all") if name.startswith(incomplete)]
     return []
 
 
-def _fleet_in(ctx: typer.Context) -> str:
-    return ctx.params.get("fleet") or DEFAULT_FLEET
-
-
-def _list_jobs(fleet: str) -> Iterator[tuple[str, str]]:
-    from fleet.state import Store
-
-    directory, record = Store(state_root()).need(fleet)
-    if record.last_job:
-        yield record.last_job, record.last_script
-    yield from ((job, "") for job in directory.recorded_jobs() if job != record.last_job)
+def _find_fleet(ctx: typer.Context) -> tuple[FleetDirectory, FleetRecord]:
+    return Store(state_root()).need(ctx.params.get("fleet") or DEFAULT_FLEET)
 
 
 FAILURES = "Failures"
@@ -87,23 +78,30 @@ class Duration(float):
         return f"{self / 60:g}m" if self >= 120 and self % 60 == 0 else f"{self:g}s"
 
 
-def parse_count(text: str) -> int:
-    """Return a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+def _parser(check: Callable[[Any], Any], message: str = "") -> Callable[[Any], Any]:
+    """Return a parser for the values that `check` accepts.
+
+    Args:
+        check: Returns the parsed value, or raises ValueError.
+        message: Says what is wrong with the value; empty: the error of `check` does. Typer's own messages differ
+            between its versions.
+    """
+
+    def parse(given: Any) -> Any:
+        try:
+            return check(given)
+        except ValueError as error:
+            raise typer.BadParameter(f"{given!r} {message}" if message else str(error)) from None
+
+    return parse
 
 
 def _bounded(kind: type[int] | type[float], low: int, high: int | None) -> Callable[[Any], float]:
-    """Return a parser of numbers; Typer's own messages differ between its versions."""
+    """Return a parser of numbers."""
+    read = _parser(kind, f"is not a {'whole number' if kind is int else 'number'}")
 
     def parse(given: Any) -> float:
-        try:
-            value = kind(given)
-        except ValueError:
-            noun = "whole number" if kind is int else "number"
-            raise typer.BadParameter(f"{given!r} is not a {noun}") from None
+        value = float(read(given)) if kind is float else int(read(given))
         if high is not None and not low <= value <= high:
             raise typer.BadParameter(f"{given} is not between {low} and {high}")
         if not value >= low:
@@ -113,46 +111,17 @@ def _bounded(kind: type[int] | type[float], low: int, high: int | None) -> Calla
     return parse
 
 
-def parse_text(text: str) -> str:
-    """Return a value of bounded length without control characters."""
-    return _checked(check_text, text)
-
-
-def parse_duration(given: str | float) -> float:
-    """Return a duration in seconds."""
-    try:
-        return seconds(str(given))  # a default comes as the number that it is
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def parse_money(given: str | float) -> float:
-    """Return an amount in US dollars."""
-    try:
-        return float(MONEY.read(float(str(given).strip().removeprefix("$"))))
-    except ValueError:
-        raise typer.BadParameter(f"{given!r} is not an amount in US dollars, such as 5 or 7.50") from None
-
-
-def parse_index_url(text: str) -> str:
-    """Return the URL of a package index."""
-    from train.script.package_index import check_index_url
-
-    return _checked(check_index_url, text)
-
-
-def parse_proxy_url(text: str) -> str:
-    """Return the URL of a proxy for pip."""
-    from train.script.package_index import check_proxy_url
-
-    return _checked(check_proxy_url, text)
-
-
-def _checked(check: Callable[[str], str], text: str) -> str:
-    try:
-        return check(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+parse_count = _parser(int, "is not a whole number")
+parse_text = _parser(check_text)
+"""Returns a value of bounded length without control characters."""
+parse_duration = _parser(lambda given: seconds(str(given)))  # a default comes as the number that it is
+"""Returns a duration in seconds."""
+parse_money = _parser(
+    lambda given: float(MONEY.read(float(str(given).strip().removeprefix("$")))),
+    "is not an amount in US dollars, such as 5 or 7.50",
+)
+parse_index_url = _parser(check_index_url)
+parse_proxy_url = _parser(check_proxy_url)
 
 
 def parse_since(given: str | float) -> float:
@@ -177,14 +146,7 @@ def split_commas(given: list[str] | None) -> tuple[str, ...] | None:
 
 
 def option(
-    default: Any,
-    name: str,
-    text: str,
-    metavar: str = "",
-    *,
-    short: str = "",
-    shown: str = "",
-    **details: Any,
+    default: Any, name: str, text: str, metavar: str = "", *, short: str = "", shown: str = "", **details: Any
 ) -> Any:
     """Declare an option.
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 import typer
 
 from fleet.cli.application import HELP_ALL, Grouped, list_options
-from fleet.cli.command_line import parse
-from fleet.cli.mistakes import explain_mistake
+from fleet.cli.command_line import explain_mistake, parse
 from fleet.cli.options import CHECKPOINTS, FAILURES, FLEET, TASKS, TIMEOUTS, Duration, argument, option
 from fleet.cli.runtime import read_settings, resolve_fleet
 from fleet.errors import UsageError

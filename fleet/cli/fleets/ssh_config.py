@@ -36,8 +36,7 @@ def export_hosts(fleet: str, form: Form, services: Services) -> str:
 
 @command("Hosts")
 def inventory(
-    form: Form = option("ansible", "--format", "Output format.", "<ansible|ssh-config|json>"),
-    fleet: str = FLEET,
+    form: Form = option("ansible", "--format", "Output format.", "<ansible|ssh-config|json>"), fleet: str = FLEET
 ) -> None:
     """Export the hosts of a fleet for other programs.
 

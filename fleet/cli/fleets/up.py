@@ -342,12 +342,7 @@ def up(
     ),
     provider: str | None = options.PROVIDER,
     python: str | None = option(
-        None,
-        "--python",
-        "Interpreter for the script on the hosts.",
-        "PATH",
-        parser=parse_text,
-        shown="detected",
+        None, "--python", "Interpreter for the script on the hosts.", "PATH", parser=parse_text, shown="detected"
     ),
     package: list[str] | None = options.PACKAGE,
     index_url: str | None = options.INDEX_URL,

@@ -216,11 +216,7 @@ def logs(
         raise UsageError(f"{job!r} is a task, not a job", next_steps=[Step("logs", "--worker", job), Step("jobs")])
     is_text = output is not Output.JSON  # JSON has times in a field, and startup messages
     selection = Selection(
-        lines=lines,
-        since=since or 0.0,
-        pattern=grep,
-        timestamps=timestamps and is_text,
-        startup=raw or not is_text,
+        lines=lines, since=since or 0.0, pattern=grep, timestamps=timestamps and is_text, startup=raw or not is_text
     )
     with session(resolve_fleet(fleet), output, prefix=worker == "all", raw=raw, live=follow) as run:
         name = worker_name(worker)

@@ -76,10 +76,7 @@ def _report_hosts(
 
 
 def _write_capsule(
-    page: Path,
-    collected: Collected,
-    commands: Mapping[str, TrainCommand],
-    sink: Sink,
+    page: Path, collected: Collected, commands: Mapping[str, TrainCommand], sink: Sink
 ) -> tuple[JobRecord, Path | None]:
     """Write the capsule of a job next to its page; return its description, and the capsule if there is one."""
     path = page.with_name(page.name.removesuffix(page.suffix) + CAPSULE_SUFFIX)

@@ -19,11 +19,7 @@ from provision.quantities import counted
 
 @command("Jobs", WithJobs)
 def stop(
-    job: str = JOB,
-    grace: float = GRACE,
-    same_job: str = SAME_JOB,
-    fleet: str = FLEET,
-    output: Output = OUTPUT,
+    job: str = JOB, grace: float = GRACE, same_job: str = SAME_JOB, fleet: str = FLEET, output: Output = OUTPUT
 ) -> None:
     """Stop the running job; keep the fleet.
 

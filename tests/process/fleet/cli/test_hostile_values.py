@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.program import Program
+from fleet.cli import app
 
 CPU_S = 60
 """Limit of a command, which only failures reach; one takes less than a second."""
@@ -42,42 +43,46 @@ INVENTORIES: dict[str, str] = {
 }
 
 
-def run_limited(program: Program, *arguments: str) -> tuple[int, str]:
-    """Run a command with a limit of CPU time; return its exit code and its messages."""
-    process = program.start(*arguments)
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(process.pid, resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    ran = program.finish(process, code=None)
-    return ran.code, ran.err
+@pytest.fixture
+def check_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., None]]:
+    """Run a command in an empty directory; its process is killed at the limit of CPU time."""
 
+    def check(*arguments: str) -> None:
+        assert app.run(["up", "--dry-run", *arguments]) == 2
+        err = capfd.readouterr().err
+        assert err.count("error:") == 1
+        assert "internal error" not in err
+        assert len(err) < 10_000
+        assert all(character.isprintable() or character == "\n" for character in err)
 
-def check_refused(code: int, err: str) -> None:
-    assert code == 2, err[:2000]
-    assert err.count("error:") == 1
-    assert "internal error" not in err
-    assert len(err) < 10_000
-    assert all(character.isprintable() or character == "\n" for character in err)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path / "state"))
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
+    yield check
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 @pytest.mark.parametrize("name", TOML)
-def test_every_settings_file_is_read_or_refused_in_one_sentence(program: Program, name: str) -> None:
-    program.script("hosts.ini", "h1\n")
-    (program.directory / "fleet.toml").write_bytes(TOML[name])
-    check_refused(*run_limited(program, "up", "--dry-run"))
+def test_every_settings_file_is_refused_in_one_sentence(check_refused: Callable[..., None], name: str) -> None:
+    Path("hosts.ini").write_text("h1\n")
+    Path("fleet.toml").write_bytes(TOML[name])
+    check_refused()
 
 
 @pytest.mark.parametrize("name", INVENTORIES)
-def test_every_inventory_is_read_or_refused_in_one_sentence(program: Program, name: str) -> None:
-    (program.directory / "hosts").write_text(INVENTORIES[name] + "\n", encoding="utf-8")
-    check_refused(*run_limited(program, "up", "--dry-run", "--inventory", "hosts"))
+def test_every_inventory_is_refused_in_one_sentence(check_refused: Callable[..., None], name: str) -> None:
+    Path("hosts").write_text(INVENTORIES[name] + "\n", encoding="utf-8")
+    check_refused("--inventory", "hosts")
 
 
 @pytest.mark.parametrize(
     "limit", ["~(a+)+b$", "~" + "(" * 5000, "a" * 100_000, "a:" * 50_000, "h[" + "9" * 5000 + "]"]
 )
-def test_every_limit_is_evaluated_or_refused_in_one_sentence(program: Program, limit: str) -> None:
-    program.script("hosts.ini", "a" * 60 + "\n")
-    check_refused(*run_limited(program, "up", "--dry-run", "--inventory", "hosts.ini", "--limit", limit))
+def test_every_limit_is_refused_in_one_sentence(check_refused: Callable[..., None], limit: str) -> None:
+    Path("hosts.ini").write_text("a" * 60 + "\n")
+    check_refused("--inventory", "hosts.ini", "--limit", limit)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +95,16 @@ def test_every_limit_is_evaluated_or_refused_in_one_sentence(program: Program, l
     ],
     ids=lambda options: " ".join(options)[:40],
 )  # fmt: skip
-def test_every_value_of_an_option_is_checked_by_a_dry_run(program: Program, options: tuple[str, str]) -> None:
-    program.env["GOOGLE_APPLICATION_CREDENTIALS"] = "/no/such/file"  # without them, other requests exit with 10
-    check_refused(*run_limited(program, "up", "--dry-run", "--provider", "gce", *options))
+def test_every_value_of_an_option_is_checked_by_a_dry_run(
+    check_refused: Callable[..., None], monkeypatch: pytest.MonkeyPatch, options: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/no/such/file")  # without them, the exit code is 10
+    check_refused("--provider", "gce", *options)
 
 
-def test_a_byte_order_mark_in_a_settings_file_is_skipped(program: Program) -> None:
-    (program.directory / "fleet.toml").write_bytes(b"\xef\xbb\xbf[fleet]\r\nworkers = 3\r\n")
-    assert "worker-2" in program.run("up", "--dry-run").err
+def test_a_byte_order_mark_in_a_settings_file_is_skipped(
+    check_refused: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("fleet.toml").write_bytes(b"\xef\xbb\xbf[fleet]\r\nworkers = -3\r\n")
+    assert app.run(["up", "--dry-run"]) == 2
+    assert "workers" in capfd.readouterr().err

@@ -48,37 +48,23 @@ CASES = [
     "*.log\n!keep.log",
     "foo",
     "foo/",
-    "/foo",
     "foo/*\n!foo/keep",
     "foo/*\n!foo/keep/\nfoo/keep/*\n!foo/keep/x",
-    "foo/**\n!foo/keep",
     "**/foo",
     "**/foo/**",
     "deep/**/a",
     "*\n!*/\n!*.py",
     "*\n!foo/\n!foo/**",
     "/*\n!/foo",
-    "bar/foo",
-    "bar/foo/",
-    "b*",
-    "?",
     "[a-b]",
     "[!a]",
     "\\#hash\n\\!bang",
     "# comment\n\n  \n*.py   ",
-    "with space/",
     "with\\ space",
-    "er/",
-    "still/c.log",
-    "/deep/er/",
-    "build/",
     "*/build",
     "**",
-    "**/",
     "*/",
-    "!foo\nfoo",
     "foo\n!foo/a",
-    "foo/\n!foo/\n",
     "[z-a]\na",
     "a\r\nb.py\r\n",
 ]
@@ -131,15 +117,6 @@ def test_fleetignore_overrides_gitignore_at_any_depth(tmp_path: Path) -> None:
 
 def test_some_names_stay_behind_whatever_the_files_say(tmp_path: Path) -> None:
     root = tmp_path / "work"
-    left = [
-        ".git/config",
-        ".hg/x",
-        ".svn/x",
-        "__pycache__/a.pyc",
-        ".venv/bin/python",
-        "b.pyc",
-        ".DS_Store",
-        "n/.git/x",
-    ]
+    left = [".git/config", "__pycache__/a.pyc", ".venv/bin/python", "b.pyc", ".DS_Store", "n/.git/x"]
     write(root, {".fleetignore": "!*\n!.git\n!*.pyc\n", "task.py": "", **dict.fromkeys(left, "")})
     assert kept(root, tmp_path / "cache") == {".fleetignore", "task.py"}

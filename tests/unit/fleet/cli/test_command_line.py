@@ -16,72 +16,65 @@ OPTIONS = (
 )
 
 
-def typed(*arguments: str, command: str = "up") -> CommandLine:
-    return parse(command, arguments, OPTIONS)
+def typed(*arguments: str) -> CommandLine:
+    return parse("up", arguments, OPTIONS)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("line", "repeated"),
     [
-        (),
-        ("--workers", "2", "--gpu", "t4"),
-        ("-w", "2"),
-        ("-w2",),
-        ("--workers=2", "-y"),
-        ("task.py", "--", "--epochs", "5"),
-        ("--no-spot", "-o", "json"),
-        ("--unknown", "x"),
-        ("--workers",),
+        ("", ""),
+        ("--workers 2 --gpu t4", "--workers 3 --gpu t4"),
+        ("--gpu t4 -w 2", "--workers 3 --gpu t4"),
+        ("-w2", "--workers 3"),
+        ("--workers=2 -y", "--workers 3 -y"),
+        ("--gpu --workers 2", "--workers 3 --gpu --workers 2"),  # a value that looks like an option
+        ("task.py -- --workers 5", "--workers 3 task.py -- --workers 5"),
+        ("--no-spot -o json", "--workers 3 --no-spot -o json"),
+        ("--unknown x", "--workers 3 --unknown x"),
+        ("--workers", "--workers 3"),
     ],
 )
-def test_an_unchanged_line_is_repeated_as_typed(arguments: tuple[str, ...]) -> None:
-    assert typed(*arguments).changed({}).step().text() == " ".join(["fleet up", *arguments])
+def test_a_line_is_repeated_as_typed_or_with_another_option(line: str, repeated: str) -> None:
+    words = line.split()
+    assert typed(*words).changed({}).step().text() == " ".join(["fleet up", *words])
+    changed = typed(*words).changed({"--workers": "3"}).step().text()
+    assert changed == f"fleet up {repeated or '--workers 3'}"
 
 
-@pytest.mark.parametrize("spelling", [("--workers", "2"), ("-w", "2"), ("-w2",), ("--workers=2",)])
-def test_every_spelling_of_an_option_is_replaced_and_removed(spelling: tuple[str, ...]) -> None:
-    line = typed("--gpu", "t4", *spelling, "--yes")
-    assert line.changed({"--workers": "3"}).step().text() == "fleet up --workers 3 --gpu t4 --yes"
-    assert line.changed({"--workers": None}).step().text() == "fleet up --gpu t4 --yes"
-
-
-def test_the_script_is_replaced_and_removed() -> None:
-    line = typed("--yes", "tsk.py", "x", "--", "--epochs", "5", command="train")
-    assert line.changed({"SCRIPT": "my task.py"}).step().text() == "fleet train --yes 'my task.py' x -- --epochs 5"
-    assert (
-        line.changed({"SCRIPT": None, "--env": "A=1"}).step().text() == "fleet train --env A=1 --yes x -- --epochs 5"
-    )
+def test_options_and_the_script_are_replaced_and_removed() -> None:
+    line = typed("--gpu", "t4", "-w2", "tsk.py", "x", "--", "--epochs", "5")
+    assert line.changed({"--workers": None}).step().text() == "fleet up --gpu t4 tsk.py x -- --epochs 5"
+    assert line.changed({"SCRIPT": "a b.py"}).step().text() == "fleet up --gpu t4 -w2 'a b.py' x -- --epochs 5"
+    assert line.changed({"SCRIPT": None}).step().text() == "fleet up --gpu t4 -w2 x -- --epochs 5"
     assert line.takes({"SCRIPT": "task.py"})
 
 
-def test_a_value_that_looks_like_an_option_stays_a_value() -> None:
-    assert typed("--gpu", "--workers", "2").changed({"--workers": None}).step().text() == "fleet up --gpu --workers 2"
-
-
 @pytest.mark.parametrize(
-    "spelling", [("--env", "API_KEY=hunter2"), ("-e", "API_KEY=hunter2"), ("--env=API_KEY=hunter2",)]
+    ("typed_words", "shown"),
+    [
+        (("--env", "API_KEY=hunter2"), "--env API_KEY"),
+        (("-e", "API_KEY=hunter2"), "--env API_KEY"),
+        (("--env=API_KEY=hunter2",), "--env API_KEY"),
+        (("-e", "BATCH=5"), "-e BATCH=5"),
+        (("--index-url", "https://reader:hunter2@index/simple"), "--index-url https://index/simple"),
+        (("--pip-proxy=http://a:${PASSWORD}@proxy",), "'--pip-proxy=http://a:${PASSWORD}@proxy'"),
+    ],
 )
-def test_values_of_secret_variables_are_left_out(spelling: tuple[str, ...]) -> None:
-    assert typed(*spelling).step().text() == "fleet up --env API_KEY"
-    assert typed("-e", "BATCH=5").step().text() == "fleet up -e BATCH=5"
-
-
-def test_logins_in_urls_are_left_out_unless_they_come_from_variables() -> None:
-    line = typed("--index-url", "https://reader:hunter2@index/simple", "--pip-proxy=http://a:${PASSWORD}@proxy")
-    assert line.step().text() == "fleet up --index-url https://index/simple '--pip-proxy=http://a:${PASSWORD}@proxy'"
+def test_secrets_are_left_out_unless_they_come_from_variables(typed_words: tuple[str, ...], shown: str) -> None:
+    assert typed(*typed_words).step().text() == f"fleet up {shown}"
 
 
 @pytest.mark.parametrize(
     ("arguments", "separated"),
     [
-        (("a", "--gpu", "-1"), ("a", "--gpu", "-1")),
-        (("-1",), ("--", "-1")),
-        (("-1", "-y"), ("-y", "--", "-1")),
-        (("-2", "--gpu", "t4", "base"), ("--gpu", "t4", "--", "-2", "base")),
-        (("base", "-10", "-w2"), ("-w2", "--", "base", "-10")),
-        (("--", "-1"), ("--", "-1")),
-        (("-x", "-1"), ("-x", "--", "-1")),
+        ("a --gpu -1", "a --gpu -1"),
+        ("-1 -y", "-y -- -1"),
+        ("-2 --gpu t4 base", "--gpu t4 -- -2 base"),
+        ("base -10 -w2", "-w2 -- base -10"),
+        ("-- -1", "-- -1"),
+        ("-x -1", "-x -- -1"),
     ],
 )
-def test_numbers_of_jobs_are_operands(arguments: tuple[str, ...], separated: tuple[str, ...]) -> None:
-    assert tuple(separate_jobs(arguments, OPTIONS)) == separated
+def test_numbers_of_jobs_are_operands(arguments: str, separated: str) -> None:
+    assert separate_jobs(arguments.split(), OPTIONS) == separated.split()

@@ -11,9 +11,7 @@ from fleet.state import FleetRecord, Store
 from provision.model import FleetSpec, Host
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Two fleets; the workers of the second have run three jobs."""
+def test_values_come_from_readable_records_of_this_computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
     store = Store(tmp_path)
     for name in ("default", "vision"):
@@ -23,26 +21,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     store.fleet("vision").write(FleetRecord(spec, 0.0, hosts, last_job="20260103-c", last_script="task.py"))
     for job in ("20260101-a", "20260102-b", "20260103-c"):
         store.fleet("vision").note_results(job, log_shown=True)
-    return store
-
-
-def typed(fleet: str) -> typer.Context:
     context = typer.Context(root_command().commands["logs"])
-    context.params["fleet"] = fleet
-    return context
-
-
-@pytest.mark.usefixtures("store")
-def test_values_come_from_this_computer() -> None:
-    context = typed("vision")
+    context.params["fleet"] = "vision"
     assert complete_fleet("v") == ["vision"]
     assert complete_worker(context, "worker") == ["worker-0", "worker-1"]
     assert complete_job(context, "2026") == [("20260103-c", "task.py"), ("20260102-b", ""), ("20260101-a", "")]
-    assert complete_job(context, "20260101") == [("20260101-a", "")]
-
-
-def test_a_fleet_without_a_readable_record_completes_nothing(store: Store) -> None:
-    (store.fleet("default").path / "fleet.json").write_text("{")
-    context = typed("default")
-    assert complete_worker(context, "") == []
-    assert complete_job(context, "") == []
+    (store.fleet("vision").path / "fleet.json").write_text("{")
+    assert (complete_worker(context, ""), complete_job(context, "")) == ([], [])

@@ -44,22 +44,10 @@ def test_hints_leave_the_exit_code_0(directory: Path, capsys: pytest.CaptureFixt
     assert "nothing found in task.py" in capsys.readouterr().err
 
 
-def test_modules_are_named_as_the_user_sees_them(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (directory / "src" / "lib").mkdir(parents=True)
-    (directory / "src" / "lib" / "ask.py").write_text("# coding: latin-1\nname = 'é'\ninput()\n", encoding="latin-1")
-    (directory / "src" / "task.py").write_text("import lib.ask\n")
-    (directory / "src" / "lib" / "task.py").write_text("from src.lib import ask\n")
-    for words in (["src/task.py"], ["src/lib/task.py", "--workdir", "."]):
-        cli.run(["lint", *words])
-        assert capsys.readouterr().out.startswith("src/lib/ask.py:3: MW701")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words", "message"),
     [
         ("task.py", "x = 1\nx =\n", [], "task.py:2: invalid syntax"),
-        ("task.ipynb", "{}", [], "task.ipynb is a notebook, not a script"),
-        ("task.txt", "", [], "task.txt is not a Python script"),
         ("", "", [], "the script other.py does not exist"),
         ("task.py", "", ["--workdir", "a"], "task.py is outside of the working directory a"),
     ],

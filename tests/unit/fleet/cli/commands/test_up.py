@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import up
 from fleet.cli.fleets.up import run
 from fleet.errors import CancelledError, FleetError, NotReadyError, QuotaError, UsageError
 from fleet.events import FleetResized, Note, Quoted
-from fleet.fleets.instances import KEEP_S
 from fleet.fleets.plan import UpRequest, keep_provider
 from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines, repetition
 from tests.settings import settings
-from tests.unit.fleet.clouds import NOW, OFFERS, World
+from tests.unit.fleet.clouds import OFFERS, World
 
 ASKED = UpRequest("demo", settings(provider="gce", project="p"))
 NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
@@ -42,12 +40,8 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: Worl
     ("given", "defaults", "change", "repeated"),
     [
         ({"zones": ("moon1",)}, {}, {"--zone": None}, {"--provider": "gce", "--zone": None}),
-        ({"zones": ("moon1",), "spot": True}, {}, {"--zone": None}, {"--zone": None}),
-        ({"zones": ("moon1",)}, {}, {"--zone": None, "--gpu": "t4"}, {"--zone": None, "--gpu": "t4"}),
         ({"zones": ("moon1",)}, {"provider": "gce"}, {"--zone": None}, {"--zone": None}),
         ({"zones": ("moon1",)}, {"provider": "local"}, {"--zone": None}, {"--provider": "gce", "--zone": None}),
-        ({"provider": "gce", "zones": ("moon1",)}, {}, {"--zone": None}, {"--zone": None}),
-        ({"workers": 2}, {}, {"--workers": None}, {"--workers": None}),
     ],
 )
 def test_a_repeated_command_selects_the_same_provider(
@@ -160,70 +154,16 @@ def test_a_failure_while_cleaning_up_says_that_something_may_be_left(
     assert world.store.names() == ["demo"]
 
 
-def test_instances_that_could_not_be_prepared_are_kept_for_the_next_try(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reach = getattr(up, "reach")  # noqa: B009 - the fixture's
-
-    def unprepared(*_: object, **__: object) -> list[object]:
-        raise NotReadyError("worker-0 has no disk space", next_steps=[Shell("df -h")])
-
-    monkeypatch.setattr(up, "reach", unprepared)
-    world.answers, world.cloud.keeps = [True], True
-    with pytest.raises(NotReadyError, match="no disk space") as failure:
-        run(ASKED, world.services(), world.sink)
-    until = NOW + 7200 + KEEP_S
-    assert [instance.name for instance in world.cloud.instances] == ["worker-0", "worker-1"]
-    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
-    assert "kept until" in failure.value.cause
-    assert "uses them, else they stop then" in failure.value.cause
-    assert "for $1.00/h" in failure.value.cause
-    assert next_lines(failure.value) == "df -h\nfleet up\nfleet down"
+def test_an_instance_that_could_not_be_deleted_is_deleted_by_the_next_up(world: World) -> None:
+    world.answers = [True]
+    run(UpRequest("demo", settings(provider="gce", project="p", workers=3)), world.services(), world.sink)
+    world.cloud.stuck = {world.cloud.instances[2].id}
+    with pytest.raises(FleetError, match="1 instance could not be deleted: worker-2"):
+        run(UpRequest("demo", settings(workers=2)), world.services(), world.sink)
     record = world.store.fleet("demo").read()
     assert record is not None
-    assert (record.ready, record.kept, record.kept_until) == (False, ("worker-0", "worker-1"), until)
-
-    changed = UpRequest("demo", settings(packages=("six",)))
-    with pytest.raises(NotReadyError):
-        run(changed, world.services(), world.sink)  # and they are kept again
-    assert world.cloud.stops == {"worker-0": until, "worker-1": until}
-
-    monkeypatch.setattr(up, "reach", reach)
-    assert run(UpRequest("demo"), world.services(), world.sink).created == ()
-    assert world.cloud.stops == {"worker-0": 0, "worker-1": 0}
-    assert world.cloud.calls == ["create"]
-    record = world.store.fleet("demo").read()
-    assert record is not None
-    assert (record.ready, record.kept, record.kept_until) == (True, (), 0.0)
-    assert record.spec.packages == ("six",)
-
-
-# --- another number of workers --------------------------------------------------------------------------------
-
-
-def grow(workers: int) -> UpRequest:
-    return UpRequest("demo", settings(workers=workers))
-
-
-def test_growth_costs_only_the_new_instances_and_shrinking_deletes_the_last(world: World) -> None:
-    world.answers = [True, True]
-    run(ASKED, world.services(), world.sink)
-    first = list(world.cloud.instances)
-    assert run(grow(4), world.services(), world.sink).created == ("worker-2", "worker-3")
-    assert [event.instances for event in world.sink.events if isinstance(event, Quoted)] == [2, 2]
-    assert world.cloud.instances[:2] == first
-    added, names = FleetResized("demo", 4, ("worker-2", "worker-3"), (), 0.0, 2.0), ("worker-2", "worker-3")
-    assert world.sink.of(FleetResized) == [added]
-
-    run(UpRequest("demo", settings(workers=2), dry_run=True), world.services(), world.sink)
-    assert world.sink.events[-1] == Note("worker-[2-3] would be deleted")
-    world.cloud.stuck = {world.cloud.instances[3].id}
-    with pytest.raises(FleetError, match="1 instance could not be deleted: worker-3"):
-        run(grow(2), world.services(), world.sink)
-    record = world.store.fleet("demo").read()
-    assert record is not None
-    assert (record.spec.workers, len(record.hosts), len(record.instances), record.price_usd_h) == (2, 2, 2, 1.0)
+    assert (record.spec.workers, len(record.instances), record.price_usd_h) == (2, 2, 1.0)
     world.cloud.stuck = set()
     run(UpRequest("demo"), world.services(), world.sink)
-    assert world.sink.of(FleetResized)[1:] == [FleetResized("demo", 2, (), names[1:], 1.0, 1.0)]
-    assert world.cloud.instances == first
+    assert world.sink.of(FleetResized) == [FleetResized("demo", 2, (), ("worker-2",), 1.0, 1.0)]
+    assert len(world.cloud.instances) == 2
