@@ -30,13 +30,21 @@ from train.diagnosis.verdict import Cause, Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
-from train.script.arguments import complete, find_defaulted, find_missing, value_of, words
+from train.script.arguments import assignments, complete, find_defaulted, find_missing, is_foreign, value_of, words
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import CALLS, Imports, advice, needed
-from train.script.keras import BACKEND, Choice, Need, choose, needs_legacy, versions_of, with_adaptations
-from train.script.launchers import assignments, is_foreign
+from train.script.keras import (
+    BACKEND,
+    Choice,
+    Need,
+    choose,
+    needs_legacy,
+    needs_of_r,
+    tf_config_of_r,
+    versions_of,
+    with_adaptations,
+)
 from train.script.notebook import read_notebook
-from train.script.r_script import needs_of_r, tf_config_of_r
 from train.script.requirements import LOCK, PROJECT, REQUIREMENTS, Requirements, read_requirements
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +11,10 @@ from train.agent.protocol.records import ReasonKind
 from train.diagnosis import texts
 from train.diagnosis.tracebacks import Raised
 from train.diagnosis.verdict import Cause
+from train.script import parse_toml
+from train.script.arguments import LAUNCHERS
 from train.script.keras import KERAS_3_HINT
-from train.script.launchers import LAUNCHERS
 from train.script.requirements import FILES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class Wording(NamedTuple):
@@ -116,7 +111,7 @@ _NEVER_COLLATERAL = re.compile(
 
 # --- rules.toml -----------------------------------------------------------------------------------------------------
 
-_TABLES = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+_TABLES = parse_toml(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
 _FRAGMENTS = {
     "launchers": LAUNCHERS,
     "restarted": RESTARTED_FOR_SURE.pattern,

@@ -10,8 +10,8 @@ from train.lint.names import SINGLE_HOST, is_in, keras_name, kind_made_by, kind_
 from train.lint.script import ERROR, HINT, WARNING, Script, Violation, rule, severity, violation
 from train.lint.tracer import ENVIRON
 from train.lint.values import Call, Const, Items, Location, Mark, Value, inner, text
+from train.script.arguments import assignments, is_foreign
 from train.script.keras import BACKEND, FIRST_WITH_KERAS_3, VARIABLE, Requirement, choose
-from train.script.launchers import assignments, is_foreign
 
 _LEARNS = ("fit", "fit_generator", "train_on_batch", "apply_gradients", "minimize")
 _PACKAGES = ("jax", "keras", "numpy", "tensorflow", "tf_keras", "torch")

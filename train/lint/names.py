@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from functools import lru_cache, reduce
 from operator import or_
@@ -11,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from train.lint.values import Mark, Value
-from train.script.launchers import COUNT, INDEX
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from train.script import parse_toml
+from train.script.arguments import COUNT, INDEX
 
 MULTI_WORKER = ("MultiWorkerMirroredStrategy", "CollectiveAllReduceStrategy")
 PARAMETER_SERVER = ("ParameterServerStrategy", "ParameterServerStrategyV2")
@@ -37,8 +32,7 @@ _KERAS = re.compile(r"(?:tensorflow\.keras|tf_keras|keras)\.")
 
 def read_table(file: str) -> dict[str, Any]:
     """Return the content of a TOML file of this package."""
-    table: dict[str, Any] = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
-    return table
+    return parse_toml(Path(__file__).with_name(file).read_text(encoding="utf-8"))
 
 
 def _pattern(patterns: Iterable[str]) -> re.Pattern[str]:

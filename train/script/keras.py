@@ -23,6 +23,7 @@ from train.agent.protocol.records import Prepared
 from train.agent.protocol.wording import join_names
 from train.errors import KerasError, ScriptError
 from train.script import NEWEST_TF_KERAS, read_rows
+from train.script.arguments import LAUNCHERS
 from train.script.dotted import Use, uses
 from train.script.source import parse
 
@@ -235,6 +236,50 @@ def _settings(trees: Mapping[str, ast.Module], variable: str) -> Iterator[_Setti
 def _mentions(node: ast.AST, variable: str) -> bool:
     inner = [item for item in ast.walk(node) if isinstance(item, ast.Constant | ast.keyword)]
     return any(variable in (getattr(item, "value", ""), getattr(item, "arg", "")) for item in inner)
+
+
+# --- R scripts: R's packages keras and reticulate use the same library ---------------------------------------------
+
+_R_COMMENT = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|#[^\n]*""")
+_R_STRATEGY = re.compile(r"MultiWorkerMirroredStrategy|multi_worker_mirrored_strategy|ParameterServerStrategy")
+_R_FIT = re.compile(r"(?:\bfit|\bfit_generator|\$fit|\bevaluate|\$evaluate)\s*\(")
+_R_KERAS_3 = re.compile(r"\b(?:library|require|requireNamespace)\s*\(\s*[\"']?keras3\b|\bkeras3::")
+_R_ITSELF = re.compile(r"\b(?:library|require|requireNamespace)\s*\(\s*[\"']?tensorflow\b|\btensorflow::|\btf\$")
+_R_BACKEND = re.compile(
+    r"""\b(?:use_backend\s*\(\s*(?:backend\s*=\s*)?|KERAS_BACKEND\s*=\s*)(?:["'](\w*)["']|[^)\s])"""
+)
+"""The choice of a backend of Keras 3 in R: https://keras3.posit.co/reference/use_backend.html."""
+_R_SETS = re.compile(r"Sys\.setenv\s*\((?:[^()]|\([^()]*\))*?\bTF_CONFIG[\"'`]?\s*=|environ\S*\bTF_CONFIG\S*\s*<-")
+_R_READS = re.compile(rf"Sys\.getenv\s*\(\s*[\"'](?:TF_CONFIG|FLEET_\w+|{LAUNCHERS})\b")
+_R_TENSORFLOW = re.compile(r"\btensorflow\b|\bkeras3?\b|\btf\$")
+
+
+def needs_of_r(text: str, name: str) -> Need:
+    """Return the requirement of the R script `name` on Keras, with the backends that it chooses."""
+    code = _R_COMMENT.sub(lambda item: item[1] or "", text)
+    if not _R_TENSORFLOW.search(code):
+        return Need(Requirement.ANY, tensorflow=False)
+    backends = tuple(item[1] or "" for item in _R_BACKEND.finditer(code))
+    strategy, fit = _R_STRATEGY.search(code), _R_FIT.search(code)
+    if _R_KERAS_3.search(code) and strategy is None and not _R_ITSELF.search(code):
+        return Need(Requirement.ANY, only_keras=True, backends=backends)
+    if strategy is None or fit is None:
+        return Need(Requirement.ANY)
+    line = code.count("\n", 0, fit.start()) + 1
+    if _R_KERAS_3.search(code):
+        reason = f"calls fit on a model of Keras 3 under {strategy[0]}"
+        return Need(Requirement.KERAS_3_FIT, reason, name, line, only_new="the package keras3")
+    reason = f"calls fit under {strategy[0]}, which Keras 3 cannot do with several workers"
+    return Need(Requirement.FIT, reason, name, line)
+
+
+def tf_config_of_r(text: str, name: str) -> str:
+    """Return the name of the adaptation to an R script that sets TF_CONFIG; empty: it does not, or uses the job's."""
+    code = _R_COMMENT.sub(lambda item: item[1] or "", text)
+    setting = _R_SETS.search(code)
+    if setting is None or _R_READS.search(code, 0, setting.start()):
+        return ""
+    return f"{adaptations.TF_CONFIG}::{name}:{code.count(chr(10), 0, setting.start()) + 1}"
 
 
 # --- the hosts ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import ScriptError
-from train.script import read_rows
+from train.script import parse_toml, read_rows
 
 REQUIREMENTS = "requirements.txt"
 PROJECT = "pyproject.toml"
@@ -161,13 +160,8 @@ def _locked(lock: Path) -> Iterator[str]:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
     try:
-        tables: dict[str, Any] = tomllib.loads(_text(file))
+        return parse_toml(_text(file))
     except (ValueError, RecursionError) as error:
         raise ScriptError(
             f"{file} cannot be read",
@@ -175,7 +169,6 @@ def _read_toml(file: Path) -> dict[str, Any]:
             hint="correct it, or leave it out with --no-requirements",
             again={"--no-requirements": True, "--requirements": None},
         ) from error
-    return tables
 
 
 def _table(value: object, *keys: str) -> dict[str, Any]:

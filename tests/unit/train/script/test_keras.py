@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from train.errors import KerasError
-from train.script.keras import BACKEND, VARIABLE, Choice, Need, Requirement, choose, needs_legacy, with_adaptations
+from train.script.keras import (
+    BACKEND,
+    VARIABLE,
+    Choice,
+    Need,
+    Requirement,
+    choose,
+    needs_legacy,
+    needs_of_r,
+    with_adaptations,
+)
 from train.script.source import imports
 
 TF = "import tensorflow as tf\n"
@@ -300,3 +310,58 @@ def test_tensorflow_is_required_only_by_its_import_or_as_the_backend(
             choose(need_of(source), versions, env)
     else:
         assert choose(need_of(source), versions, env) == Choice()
+
+
+# --- R scripts ----------------------------------------------------------------------------------------------------
+
+R_FIT = """library(tensorflow)
+strategy <- tf$distribute$MultiWorkerMirroredStrategy()
+model %>% fit(x, y)
+"""
+
+
+def test_fit_across_workers_needs_legacy_keras() -> None:
+    need = needs_of_r(R_FIT, "task.R")
+    assert (need.requirement, need.location, need.legacy) == (Requirement.FIT, "task.R:3", True)
+    assert need.reason == "calls fit under MultiWorkerMirroredStrategy, which Keras 3 cannot do with several workers"
+    assert needs_of_r(R_FIT.replace("model %>% fit(", "model$fit("), "t").requirement is Requirement.FIT
+    assert needs_of_r("library(keras3)\n" + R_FIT, "t").requirement is Requirement.KERAS_3_FIT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        R_FIT.replace("strategy", "# strategy"),
+        R_FIT.replace("model %>%", "# model %>%"),
+        R_FIT.replace("fit(x, y)", "predict_on_batch(x)"),
+        R_FIT.replace("fit(", "refit("),
+    ],
+)
+def test_a_script_without_version_specific_names_accepts_any_keras(text: str) -> None:
+    need = needs_of_r(text, "task.R")
+    assert (need.requirement, need.tensorflow) == (Requirement.ANY, True)
+
+
+def test_comments_and_strings_are_distinguished() -> None:
+    assert (
+        needs_of_r(R_FIT.replace("library(tensorflow)", 'library(tensorflow); x <- "#"'), "t").requirement
+        is Requirement.FIT
+    )
+    assert not needs_of_r("# library(tensorflow)\ncat('hello')\n", "t").tensorflow
+
+
+@pytest.mark.parametrize(
+    ("text", "backends"),
+    [
+        ('library(keras3)\nuse_backend("jax")\n', ("jax",)),
+        ("keras3::use_backend( backend = 'torch' )\n", ("torch",)),
+        ('Sys.setenv(KERAS_BACKEND = "jax")\nlibrary(keras3)\n', ("jax",)),
+        ("library(keras3)\nuse_backend(chosen)\n", ("",)),
+        ("library(keras3)\n# use_backend('jax')\n", ()),
+    ],
+)
+def test_the_backend_of_keras_3_decides_whether_tensorflow_is_needed(text: str, backends: tuple[str, ...]) -> None:
+    need = needs_of_r(text, "task.R")
+    assert (need.only_keras, need.backends) == (True, backends)
+    for used in ("library(tensorflow)", "x <- tensorflow::tf", "tf$constant(1)"):
+        assert not needs_of_r(f"{text}{used}\n", "t").only_keras

@@ -13,7 +13,7 @@ from train.agent.files.paths import TaskPaths
 from train.agent.protocol.records import Member
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.lint.linter import job_tf_config
-from train.script.r_script import tf_config_of_r
+from train.script.keras import tf_config_of_r
 
 RESOLVER = """
 import json, os
