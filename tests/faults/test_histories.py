@@ -8,15 +8,7 @@ import pytest
 
 from tests.faults.simulation import BrokenPropertyError, Host, World
 from train.agent.gang.election import StopRequested
-from train.agent.protocol.records import (
-    Exit,
-    OnHang,
-    Outcome,
-    Policy,
-    ReasonKind,
-    RestartPolicy,
-    SuccessPolicy,
-)
+from train.agent.protocol.records import Exit, OnHang, Outcome, Policy, ReasonKind, RestartPolicy, SuccessPolicy
 
 GROUP = 50
 

@@ -78,7 +78,7 @@ def main() -> int:
     rounds = {
         "standins": ("every kind of fault on a fleet of three, with stand-in tasks, warm and cold", standins.run),
         "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
-        "tensorflow": ("all tutorials, and faults with TensorFlow", tensorflow.run),
+        "tensorflow": ("all tutorials, and further jobs with TensorFlow", tensorflow.run),
     }
     for name, (help_text, _) in rounds.items():
         repeated = campaigns.add_parser(name, help=help_text, description="Play all cases in random orders.")

@@ -20,7 +20,6 @@ from fleet.console.messages import describe_event
 from fleet.remote.publication import publish
 from tests.ports import reserved_port
 from tests.process.train.agent.peers.test_links import Net, joined
-from tests.process.train.agent.peers.test_reach import Site
 from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
 from tests.soak.mangler import Mangler, sample_records
@@ -35,24 +34,11 @@ from train.agent.checkpoints.snapshot import (
 )
 from train.agent.files.contents import Receiver, check_entries, unpack_block
 from train.agent.gang.readiness import ReadinessFacts
-from train.agent.gang.states import (
-    DesiredState,
-    LeaderClaim,
-    Message,
-    SlotStatus,
-    Source,
-    Stage,
-    from_wire,
-    to_wire,
-)
+from train.agent.gang.states import DesiredState, LeaderClaim, Message, SlotStatus, Source, Stage, from_wire, to_wire
 from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, Exit, MalformedRecordError, Member, build, decode, encode
-from train.agent.protocol.session import (
-    Credentials,
-    LinkError,
-    encode_message,
-)
+from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.protocol.strict_json import JsonError, parse_object
 from train.rendezvous.contract import Participants
 from train.rendezvous.tcp import join_tcp
@@ -213,22 +199,6 @@ def fuzz_links(mangler: Mangler, rounds: int) -> None:
         net.close()
 
 
-def fuzz_task_ports(mangler: Mangler, rounds: int) -> None:
-    """Send damaged lines to the listener on a task's port; check that a valid probe is answered afterwards."""
-    site = Site()
-    try:
-        port = site.listen()
-        for _ in range(rounds):
-            with _say(mangler, port, _hello("job", 1, "worker-0")):
-                site.loop.after("test", 0.002, lambda: None)
-                site.loop.turn()
-        assert site.probe(port) == {"worker-1": ""}
-    finally:
-        for close in site.closing:
-            close()
-        site.loop.close()
-
-
 def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
     """Send damaged lines to rank 0 of a rendezvous in another process; check that a participant then joins."""
     with reserved_port() as port, _program(_RANK_0, port) as process:
@@ -284,7 +254,6 @@ TARGETS: dict[str, tuple[Target, int]] = {  # with rounds of one pass
     "listings of hosts": (fuzz_listings, 80),
     "proofs": (fuzz_proofs, 600),
     "links": (fuzz_links, 80),
-    "task ports": (fuzz_task_ports, 150),
     "rendezvous": (fuzz_rendezvous, 150),
 }
 

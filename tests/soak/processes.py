@@ -28,12 +28,7 @@ class ProcessKind(Enum):
     TASK = "task"
 
 
-AGENTS = (
-    ProcessKind.CONVERSATION,
-    ProcessKind.WATCHDOG,
-    ProcessKind.SUPERVISOR,
-    ProcessKind.REPLICATOR,
-)
+AGENTS = (ProcessKind.CONVERSATION, ProcessKind.WATCHDOG, ProcessKind.SUPERVISOR, ProcessKind.REPLICATOR)
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,7 @@ class _Player:
         if not self.target.exists():  # its creation could not be observed otherwise
             (self.target / _MARK).mkdir(parents=True, mode=0o700)
         state = self.lane.state
-        return {
-            "results": [self.target / _MARK],
-            "hosts": [state / "local", *(state / "local").glob("*/")],
-        }
+        return {"results": [self.target / _MARK], "hosts": [state / "local", *(state / "local").glob("*/")]}
 
     def _step(self, arguments: list[str], fault: Fault) -> str:
         """Run a command, and inject a fault in its window."""

@@ -1,4 +1,4 @@
-"""Run the campaign `tensorflow`: all tutorials, an evaluator, and faults that the test command plays otherwise."""
+"""Run the campaign `tensorflow`: all tutorials, an evaluator, and jobs on Compute Engine and Slurm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from pathlib import Path
 from tests import slurm
 from tests.cloud import test_gce_bucket
 from tests.e2e import test_gce, tutorials
-from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
-from tests.faults.test_tensorflow import DEADLINE_S, QUICK, printed_values
 from tests.program import THREADS, Program, lines_of, task_config, wait_for
-from tests.soak.loop import LOOP
 from train.script import NEWEST_TF_KERAS
 
 # Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
@@ -59,150 +56,6 @@ print("trained", float(total.numpy()), flush=True)
 
 
 _LOSS = re.compile(r"loss: ([0-9.]+)")
-
-
-def lists_second_checkpoint(path: Path) -> bool:
-    return path.name == "manifest" and re.search(r"\bckpt-([2-9]|\d\d)\.index", path.read_text()) is not None
-
-
-def over(play: Play, code: int = 0, *, cut: tuple[int, ...] = ()) -> ClientReport:
-    """Wait for the end of a job, check its logs and processes, and return the report of the client."""
-    report = play.finish(code, DEADLINE_S)
-    play.nothing_is_left()
-    play.no_byte_is_lost(report, cut=cut)
-    return report
-
-
-def continues(report: ClientReport, attempt: int, tasks: int, *, at_least: int = 0) -> int:
-    """Check that all tasks of an attempt began at the last checkpoint of the attempt before; return the step."""
-    begun = printed_values(report, attempt, "begin")
-    assert len(begun) == tasks
-    assert set(begun) == {begun[0]}, begun
-    step, weight = (int(word) for word in begun[0].split())
-    assert weight == step
-    saved = max(map(int, printed_values(report, attempt - 1, "saved")), default=0)
-    allowed = (saved, *map(int, printed_values(report, attempt - 1, "saving")[-1:]))
-    if at_least:
-        assert at_least <= step <= allowed[-1]
-    else:
-        assert step in allowed, (step, allowed)
-    return step
-
-
-def _stopped_worker(two: FaultFleet) -> None:
-    """TensorFlow misses the heartbeats of a stopped process after some seconds; it is reported as the cause."""
-    play = two.train(LOOP, *QUICK, "--hang-timeout", "3", arguments=["1000", "pause=0.1"])
-    play.wait_for_steps(0, 20, 1)
-    play.send(1, "task", signal.SIGSTOP)
-    report = over(play, 100)
-    assert report.verdict[1] == "worker-1", report.of("job_diagnosed")
-    assert report.verdict[0] in ("hang", "peer-unreachable"), report.of("job_diagnosed")
-
-
-def _supervisor_killed(two: FaultFleet) -> None:
-    play = two.train(LOOP, *QUICK, "--restarts", "2", arguments=["4", "pause=0.1", "big"])
-    play.wait_for_log(0, "say saved 15")
-    play.send(1, "supervisor")
-    report = over(play)
-    assert report.verdicts == [(1, "killed", "worker-1")]
-    assert continues(report, 2, 2) >= 15
-
-
-def _host_cut_off_and_back(three: FaultFleet) -> None:
-    options = ("--restarts", "2", "--min-workers", "2", "--backoff", "1")
-    play = three.train(LOOP, *QUICK, *options, arguments=["6", "pause=0.1"])
-    play.wait_for_steps(0, 12, 1)
-    three.isolate(2)
-    play.wait_for_record(0, "task_state", 2, phase="running")
-    assert three.hosts[2].is_idle() or not play.log(2, 2)
-    three.heal()
-    report = over(play)
-    assert report.verdicts == [(1, "peer-unreachable", "worker-2")]
-    continues(report, 2, 2)
-    assert not report.values("worker-2", 2, "begin")
-
-
-def _spare_for_the_chief(three: FaultFleet) -> None:
-    play = three.train(LOOP, *QUICK, "--restarts", "2", "--spares", "1", arguments=["4", "pause=0.1"])
-    play.wait_for_log(0, "say saved 10")
-    play.saved_everywhere(lists_second_checkpoint, 1, 2)
-    three.kill_host(0)
-    play.wait_for_record(1, "task_state", 2, phase="running")
-    three.heal()
-    report = over(play, cut=(0,))
-    assert report.verdicts == [(1, "peer-unreachable", "worker-0")]
-    continues(report, 2, 2, at_least=10)
-    slots = {(event["slot"], event["task"]) for event in report.of("task_state") if event["attempt"] == 2}
-    assert ("worker-2", "worker-0") in slots
-
-
-def _port_taken_then_chief_killed_then_exception(two: FaultFleet) -> None:
-    """TensorFlow binds its port seconds after the start, and no process can reserve it until then.
-
-    The next attempt uses other ports. The custom loop continues at the epoch and step that its checkpoint manager
-    saved, until an exception in the last attempt ends the job.
-    """
-    takes = (
-        "import socket, sys\n"
-        "while True:\n"
-        "    try: s = socket.create_server(('', 2222))\n"
-        "    except OSError: continue\n"
-        "    print('taken', flush=True); sys.stdin.read(); break\n"
-    )
-    options = ("--restarts", "2", "--checkpoint-dir", "training")
-    play = two.train(LOOP, *QUICK, *options, arguments=["4", "pause=0.1", "big", "directory=training", "raise=32"])
-    play.wait_for_record(1, "task_state", phase="waiting")
-    intruder = subprocess.Popen(
-        [*two.hosts[1].where.prefix, sys.executable, "-c", takes], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        play.wait_for_log(0, "say saving 15", 2)
-    finally:
-        intruder.kill()
-        intruder.communicate()
-    play.send(0, "task")
-    report = over(play, 100)
-    assert report.verdicts == [(1, "port-in-use", "worker-1"), (2, "killed", "worker-0")]
-    assert printed_values(report, 2, "begin") == ["0 0", "0 0"]
-    assert continues(report, 3, 2) >= 10
-    assert report.verdict == ("script-exception", "worker-1")
-    final = [event for event in report.of("job_diagnosed") if event["final"]][-1]
-    assert "ValueError: no such thing" in final["message"]
-    assert final["traceback"].startswith("task.py:")
-    assert not [
-        path for number in (0, 1) for path in (play.directory(number) / "src" / "training").glob("workertemp*")
-    ]
-
-
-def _pair_cut_off_then_chiefs_host_gone(three: FaultFleet) -> None:
-    """Two workers lose only each other, which hangs TensorFlow for 15 minutes; then fewer workers continue."""
-    watch = ("--hang-timeout", "8", "--on-hang", "restart", "--restarts", "2", "--min-workers", "2", "--backoff", "1")
-    play = three.train(LOOP, *QUICK, *watch, arguments=["6", "pause=0.1"])
-    play.wait_for_log(0, "say saved 10")
-    three.cut(1, 2)
-    play.wait_for_record(0, "attempt_ended")
-    three.heal()
-    play.wait_for_steps(0, 12, 2)
-    play.saved_everywhere(lists_second_checkpoint, 1, 2)
-    three.kill_host(0)
-    play.wait_for_record(1, "task_state", 3, phase="running")
-    three.heal()
-    report = over(play, cut=(0,))
-    assert [verdict[:2] for verdict in report.verdicts] == [(1, "hang"), (2, "peer-unreachable")]
-    assert report.verdicts[1][2] == "worker-0"
-    continues(report, 2, 3)
-    continues(report, 3, 2, at_least=10)
-    assert not report.values("worker-0", 3, "begin")
-
-
-_FAULTS = {
-    "a taken port, a killed chief, an exception": (_port_taken_then_chief_killed_then_exception, 2),
-    "a pair that is cut off, then no chief's host": (_pair_cut_off_then_chiefs_host_gone, 3),
-    "a stopped worker": (_stopped_worker, 2),
-    "a killed supervisor": (_supervisor_killed, 2),
-    "a host that is cut off and back": (_host_cut_off_and_back, 3),
-    "a spare for the chief's host": (_spare_for_the_chief, 3),
-}
 
 
 def _evaluator(program: Program) -> None:
@@ -383,12 +236,6 @@ def _with_program(job: Callable[[Program], object], directory: Path) -> None:
         program.close()
 
 
-def _fault(name: str, directory: Path) -> None:
-    fault, hosts = _FAULTS[name]
-    with fault_fleet(directory, hosts) as fleet:
-        fault(fleet)
-
-
 def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
     """Play all jobs `rounds` times, in random orders; return the number of violations."""
     jobs: list[tuple[str, Callable[[Path], None]]] = [
@@ -405,7 +252,6 @@ def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
         ("a bucket on Compute Engine", partial(_with_program, _bucket_on_gce)),
         ("the newest TensorFlow", partial(_newest_tensorflow, report)),
         ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
-        *((name, partial(_fault, name)) for name in _FAULTS),
         *([] if slurm.obstacle() else [("a batch script of Slurm", _batch_script)]),
     ]
     chance = random.Random(seed)

@@ -20,14 +20,7 @@ from train.agent.host.loop import Loop
 from train.agent.host.streams import MessageStream, StreamListener
 from train.agent.protocol.session import LONGEST_MESSAGE, NONCE_BYTES, Credentials, LinkError
 from train.errors import RendezvousError
-from train.rendezvous.contract import (
-    FAILED_CODE,
-    SLACK_S,
-    AbandonedError,
-    Participants,
-    UnansweredError,
-    Value,
-)
+from train.rendezvous.contract import FAILED_CODE, SLACK_S, AbandonedError, Participants, UnansweredError, Value
 
 SECRET_VARIABLE = "FLEET_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 

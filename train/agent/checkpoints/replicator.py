@@ -19,13 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.checkpoints.formats import State, checkpoint_name, complete_state, is_unfinished
-from train.agent.checkpoints.snapshot import (
-    Snapshot,
-    SnapshotManifest,
-    newer,
-    replicated_keys,
-    replication_problem,
-)
+from train.agent.checkpoints.snapshot import Snapshot, SnapshotManifest, newer, replicated_keys, replication_problem
 from train.agent.checkpoints.store import (
     ChangedError,
     ReplicaError,

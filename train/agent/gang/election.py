@@ -155,14 +155,7 @@ def resume(terms: JobTerms, local_slot: str, slot: Slot, last: DesiredState, rea
 
 def _resume_queue(terms: JobTerms, local_slot: str, slot: Slot, last: DesiredState, now: float) -> Step:
     peer = Peer(
-        terms,
-        local_slot,
-        Mode.FOLLOWING,
-        last.term,
-        last.leader,
-        reconciler.queued(slot),
-        now,
-        candidate=last.leader,
+        terms, local_slot, Mode.FOLLOWING, last.term, last.leader, reconciler.queued(slot), now, candidate=last.leader
     )
     if local_slot != last.leader:
         return _settle(peer, [Dial(last.leader)], now)

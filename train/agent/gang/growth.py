@@ -9,15 +9,9 @@ from __future__ import annotations
 import itertools
 from typing import Mapping, Optional, Sequence, Tuple
 
-from train.agent.checkpoints.snapshot import Snapshot, newer
 from train.agent.gang import readiness
 from train.agent.gang.assignment import count_workers
-from train.agent.gang.attempt import (
-    START_STAGES,
-    Ending,
-    Gang,
-    Growth,
-)
+from train.agent.gang.attempt import START_STAGES, Ending, Gang
 from train.agent.gang.readiness import ReadinessFacts
 from train.agent.protocol.records import Member, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names
@@ -52,7 +46,8 @@ def fails_by_growth(gang: Gang, end: Ending) -> bool:
 def leave_out_newcomers(gang: Gang, end: Ending) -> Tuple[Gang, Ending]:
     """Leave out the new hosts of this attempt, whose failure is not one of the job."""
     trial = gang.growth.trial
-    reason = describe_rejection(end.summarize(), [gang.display_name(slot) for slot in sorted(trial)])
+    names = join_names([gang.display_name(slot) for slot in sorted(trial)])
+    reason = Reason(f"{end.summarize().text}; the job continues without {names}", ReasonKind.GROWTH)
     state = gang.growth._replace(trial=frozenset(), rejected=gang.growth.rejected | trial)
     gang = gang._replace(growth=state)
     if end.summary:
@@ -72,19 +67,6 @@ def choose_candidates(free: Sequence[str], *, workers: int, max_workers: int, sp
     return tuple(free[: max(0, min(max_workers - workers, len(free) - spares))])
 
 
-def update(growth: Growth, candidates: Tuple[str, ...], snapshot: Optional[Snapshot]) -> Growth:
-    """Return the growth with the present candidates, given the newest complete checkpoint."""
-    if candidates and not growth.candidates:
-        growth = growth._replace(since=snapshot)
-    return growth._replace(candidates=candidates)
-
-
-def is_due(growth: Growth, snapshot: Optional[Snapshot], attempt: int) -> bool:
-    """Return True if there are candidates, and `attempt` has completed a checkpoint since the first of them came."""
-    fresh = snapshot is not None and snapshot.attempt == attempt and newer(snapshot, growth.since)
-    return bool(growth.candidates) and fresh
-
-
 def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, ReadinessFacts]) -> Tuple[str, ...]:
     """Return why a slot cannot take part, as far as this is known before its port is probed.
 
@@ -97,14 +79,3 @@ def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, Read
     tasks = [member.task for member in everyone]
     reachable = dict.fromkeys(itertools.permutations(tasks, 2), "")
     return readiness.verdict(everyone, facts, reachable).problems
-
-
-def describe_joining(names: Sequence[str], workers: int) -> Reason:
-    """Return why the attempt ends: hosts join at a checkpoint. `workers` is the number of workers after that."""
-    verb = "joins" if len(names) == 1 else "join"
-    return Reason(f"{join_names(names)} {verb}, which makes {workers} workers", ReasonKind.GROWTH)
-
-
-def describe_rejection(reason: Reason, names: Sequence[str]) -> Reason:
-    """Return why an attempt with new hosts ends before user code runs in it, given what failed."""
-    return Reason(f"{reason.text}; the job continues without {join_names(names)}", ReasonKind.GROWTH)

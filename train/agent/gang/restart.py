@@ -8,14 +8,7 @@ from typing import List
 from train import defaults
 from train.agent.gang import growth
 from train.agent.gang.assignment import Assignments, count_workers, reassign, with_workers
-from train.agent.gang.attempt import (
-    Ending,
-    Evaluation,
-    Gang,
-    Growth,
-    HangWatch,
-    current_members,
-)
+from train.agent.gang.attempt import Ending, Evaluation, Gang, Growth, HangWatch, current_members
 from train.agent.gang.growth import is_growth
 from train.agent.gang.states import SlotStatus, Stage
 from train.agent.gang.stop import finish, is_tolerated_preemption, survives_loss
@@ -85,10 +78,7 @@ def advance_wait(gang: Gang, now: float) -> Gang:
         now < gang.began_at + PREEMPTION_TIMEOUT_S and _must_await_preempted(gang, host_lost)
     ):
         return gang
-    before, idle = (
-        gang.assignments(),
-        [slot for slot in gang.available_slots() if slot not in gang.growth.rejected],
-    )
+    before, idle = (gang.assignments(), [slot for slot in gang.available_slots() if slot not in gang.growth.rejected])
     tasks, whole = _required_tasks(gang), _has_quorum(gang)
     assignments = reassign(tasks, before, _prefer_staying(gang, idle, len(tasks)), fewest=None) if whole else None
     if assignments is None and now >= give_up_time(gang):

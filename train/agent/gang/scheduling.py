@@ -12,14 +12,7 @@ from typing import Callable, Dict, List, Optional
 from train import defaults
 from train.agent.checkpoints.snapshot import newest
 from train.agent.gang.assignment import initial_assignments
-from train.agent.gang.attempt import (
-    FIXED_CHECKPOINT_STAGES,
-    START_STAGES,
-    Ending,
-    Gang,
-    JobTerms,
-    current_members,
-)
+from train.agent.gang.attempt import FIXED_CHECKPOINT_STAGES, START_STAGES, Ending, Gang, JobTerms, current_members
 from train.agent.gang.growth import joining_slots
 from train.agent.gang.restart import (
     PREEMPTION_TIMEOUT_S,

@@ -6,12 +6,7 @@ from typing import Callable, Dict, List
 
 from train.agent.checkpoints.snapshot import newest
 from train.agent.gang import readiness
-from train.agent.gang.attempt import (
-    NOT_READY,
-    Ending,
-    Gang,
-    current_members,
-)
+from train.agent.gang.attempt import NOT_READY, Ending, Gang, current_members
 from train.agent.gang.states import Stage, start_delay_s
 from train.agent.gang.stop import end_attempt
 from train.agent.protocol.records import Outcome, Reason, ReasonKind

@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from train import defaults
-from train.agent.gang.attempt import (
-    NOT_READY,
-    Ending,
-    Gang,
-)
+from train.agent.gang.attempt import NOT_READY, Ending, Gang
 from train.agent.gang.growth import fails_by_growth, is_growth, leave_out_newcomers
 from train.agent.gang.states import Stage
 from train.agent.protocol.records import JobResult, Outcome, Policy, Reason, ReasonKind, RestartPolicy

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import List, Optional, Tuple
 
-from train.agent.checkpoints.snapshot import newer
+from train.agent.checkpoints.snapshot import Snapshot, newer
 from train.agent.gang import growth
 from train.agent.gang.assignment import count_workers, is_coordinated
-from train.agent.gang.attempt import (
-    Ending,
-    Gang,
-    HangWatch,
-)
+from train.agent.gang.attempt import Ending, Gang, HangWatch
 from train.agent.gang.growth import joining_slots
 from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.restart import find_substitute
 from train.agent.gang.states import SlotStatus, Stage
 from train.agent.gang.stop import end_attempt, watch_for_idleness
 from train.agent.protocol.records import HangInspection, Member, OnHang, Outcome, Reason, ReasonKind, SuccessPolicy
+from train.agent.protocol.wording import join_names
 
 _INSPECTION_TIMEOUT_S = 5.0
 _LONGEST_QUIET_START_S = 60.0
@@ -45,9 +42,7 @@ def _watch_for_departure(gang: Gang, now: float) -> Gang:
     if gang.stage is not Stage.GO or not gang.leaving:
         return gang
     leaving = [slot for slot in gang.required_slots() if slot in gang.leaving and not gang.has_ended(slot)]
-    snapshot = gang.snapshot
-    is_fresh = snapshot is not None and snapshot.attempt == gang.attempt and newer(snapshot, gang.leaving_since)
-    if not leaving or not is_fresh or not find_substitute(gang):
+    if not leaving or not _has_saved_since(gang, gang.leaving_since) or not find_substitute(gang):
         return gang
     reason = Reason(f"{gang.describe_slot(leaving[0])} is stopped for maintenance soon", ReasonKind.PREEMPTED)
     return end_attempt(gang, Ending(Outcome.FAILED, leaving[0], reason, host_lost=True), now)
@@ -58,18 +53,23 @@ def _watch_for_growth(gang: Gang, now: float) -> Gang:
     gang = _reject_misfits(gang)
     before, candidates = gang.growth.candidates, joining_slots(gang)
     if candidates != before:
-        gang = gang._replace(growth=growth.update(gang.growth, candidates, gang.snapshot))
+        since = gang.growth.since if before else gang.snapshot
+        gang = gang._replace(growth=gang.growth._replace(candidates=candidates, since=since))
         new = [gang.describe_slot(slot) for slot in candidates if slot not in before]
         clause = "" if gang.snapshot is not None else ", and this job has saved none yet"
         notices = [f"{name} joins at the next complete checkpoint{clause}" for name in new]
         gang = gang._replace(notices=(*gang.notices, *notices))
-    if not growth.is_due(gang.growth, gang.snapshot, gang.attempt) or any(
-        gang.has_ended(slot) for slot in gang.training_slots()
-    ):
+    has_ended = any(gang.has_ended(slot) for slot in gang.training_slots())
+    if not candidates or has_ended or not _has_saved_since(gang, gang.growth.since):
         return gang
-    workers = count_workers(gang.assigned_tasks()) + len(candidates)
-    names = [gang.describe_slot(slot) for slot in candidates]
-    return end_attempt(gang, Ending(Outcome.FAILED, reason=growth.describe_joining(names, workers)), now)
+    workers, names = count_workers(gang.assigned_tasks()) + len(candidates), list(map(gang.describe_slot, candidates))
+    text = f"{join_names(names)} {'joins' if len(names) == 1 else 'join'}, which makes {workers} workers"
+    return end_attempt(gang, Ending(Outcome.FAILED, reason=Reason(text, ReasonKind.GROWTH)), now)
+
+
+def _has_saved_since(gang: Gang, since: Optional[Snapshot]) -> bool:
+    """Return True if this attempt has completed a checkpoint after another one."""
+    return gang.snapshot is not None and gang.snapshot.attempt == gang.attempt and newer(gang.snapshot, since)
 
 
 def _reject_misfits(gang: Gang) -> Gang:

@@ -912,25 +912,14 @@ class End(NamedTuple):
     """The answer is complete."""
 
 
-_RECORDS = (
-    Prepare, Chunk, Relay, Commit, Follow, GetJoinInfo, FetchContents, Stop, Inspect, Release, Bootstrap,
-    PipWheel, SmokeTest,
-    ListJobs, ListFiles, ReadFiles, GetBundle, BundleInfo, PruneJobs, StoredJob, DiskSpace,
-    FileEntry, FilesListed, FileEnd, JobsPruned, PushFiles, FilesStored, ReadClock, ClockTime,
-    Hello, NeedContents, ContentsReceived, Prepared, Refused, Committed, JoinInfo, Stopped, Released, JobReport,
-    BootstrapStep, NeedPip, Bootstrapped,
-    SmokeTestResult,
-    TaskState, AttemptEnded, HangInspection, Notice, Progress, Usage, Log, JobResult, Beat, End,
-)  # fmt: skip
-
-
 def _name(kind: Type[Any]) -> str:
     """Return the name of a class of records on the wire."""
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__)
     return words[1:]
 
 
-_NAMES: Dict[str, Type[Any]] = {_name(kind): kind for kind in _RECORDS}
+_KINDS = [kind for kind in globals().values() if isinstance(kind, type) and hasattr(kind, "_fields")]
+_NAMES: Dict[str, Type[Any]] = {_name(kind): kind for kind in _KINDS}
 _NAME_OF = {kind: name for name, kind in _NAMES.items()}
 
 
@@ -1026,60 +1015,52 @@ def _reader(kind: Any) -> _Reader:
     """Return a function that returns a JSON value as `kind`, or raises ValueError."""
     origin, parts = get_origin(kind), get_args(kind)
     if type(None) in parts:  # Optional
-        return functools.partial(_read_optional, _reader(parts[0]))
+        read_value = _reader(parts[0])
+        return lambda value: None if value is None else read_value(value)
     if origin is list:
-        return functools.partial(_read_list, _reader(parts[0]))
+        read_item = _reader(parts[0])
+        return lambda value: [read_item(item) for item in _typed(value, list)]
     if origin is dict:  # of metrics, which may well be NaN
-        return functools.partial(_read_dict, _NUMBER if parts[1] is float else _reader(parts[1]))
+        read_item = _read_metric if parts[1] is float else _reader(parts[1])
+        return lambda value: {_read_text(key): read_item(item) for key, item in _typed(value, dict).items()}
     if kind in _PLAIN:
         return _PLAIN[kind]
     if issubclass(kind, Enum):
-        return lambda value: kind(_PLAIN[str](value))
+        return lambda value: kind(_read_text(value))
     return functools.partial(build, kind)
 
 
-def _plain(kind: Type[Any], check: Callable[[Any], None], *others: Type[Any]) -> _Reader:
-    def read(value: Any) -> Any:
-        if type(value) is kind:
-            check(value)
-        elif type(value) in others:
-            check_number(value)
-        else:
-            raise ValueError(f"{type(value).__name__} instead of {kind.__name__}")
-        return value
-
-    return read
+def _typed(value: Any, *kinds: Type[Any]) -> Any:
+    if type(value) not in kinds:
+        raise ValueError(f"{type(value).__name__} instead of {kinds[0].__name__}")
+    return value
 
 
-def _accept(_: object) -> None:
-    """Check nothing."""
+def _read_text(value: Any) -> Any:
+    check_text(_typed(value, str))
+    return value
 
 
-_NUMBER = _plain(float, _accept, int)
+def _read_int(value: Any) -> Any:
+    check_number(_typed(value, int))
+    return value
+
+
+def _read_float(value: Any) -> Any:
+    check_number(_typed(value, float, int))
+    return value
+
+
+def _read_metric(value: Any) -> Any:
+    return value if type(value) is float else _read_float(value)
+
+
 _PLAIN: Dict[Any, _Reader] = {
-    str: _plain(str, check_text),
-    bool: _plain(bool, _accept),
-    int: _plain(int, check_number),
-    float: _plain(float, check_number, int),
+    str: _read_text,
+    bool: lambda value: _typed(value, bool),
+    int: _read_int,
+    float: _read_float,
 }
-
-
-def _read_optional(read: _Reader, value: Any) -> Any:
-    return None if value is None else read(value)
-
-
-def _read_list(read: _Reader, value: Any) -> List[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{type(value).__name__} instead of a list")
-    return [read(item) for item in value]
-
-
-def _read_dict(read: _Reader, value: Any) -> Dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{type(value).__name__} instead of an object")
-    for key in value:
-        check_text(key)
-    return {key: read(item) for key, item in value.items()}
 
 
 def decode(line: Union[bytes, str]) -> Record:

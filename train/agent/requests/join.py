@@ -21,16 +21,7 @@ from train.agent.host.facts import Probe
 from train.agent.host.jobs import find_task, list_tasks
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import (
-    Chunk,
-    Commit,
-    FetchContents,
-    GetJoinInfo,
-    JoinInfo,
-    Prepare,
-    Refusal,
-    build,
-)
+from train.agent.protocol.records import Chunk, Commit, FetchContents, GetJoinInfo, JoinInfo, Prepare, Refusal, build
 
 _ANSWER_DEADLINE_S = 5.0
 

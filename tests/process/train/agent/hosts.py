@@ -251,10 +251,7 @@ class Story:
 
 
 def follow(
-    agent: Agent,
-    request: Follow,
-    until: Callable[[Story], bool] | None = None,
-    deadline_s: float = DEADLINE_S,
+    agent: Agent, request: Follow, until: Callable[[Story], bool] | None = None, deadline_s: float = DEADLINE_S
 ) -> Story:
     """Follow to the end, or until a condition holds."""
     agent.send(request)

@@ -116,17 +116,6 @@ def test_a_duplicate_rank_is_rejected(join: Join) -> None:
         first.result()
 
 
-def test_a_silent_process_is_named(join: Join) -> None:
-    with all_joined(join) as members:
-        first, second = together(
-            lambda: members[0].gather("prepared", {}, 2.0), lambda: members[1].gather("prepared", {}, 2.0)
-        )
-        with pytest.raises(RendezvousError, match=r"timed out after 2 s waiting for n2 \(rank 2\) \(prepared\)"):
-            first.result()
-        with pytest.raises(RendezvousError, match=r"timed out after 2 s waiting for"):
-            second.result()
-
-
 @pytest.mark.parametrize("rank", [0, 2])
 def test_abandoning_ends_the_wait_of_all_processes(join: Join, rank: int) -> None:
     with all_joined(join) as members:
@@ -139,14 +128,6 @@ def test_abandoning_ends_the_wait_of_all_processes(join: Join, rank: int) -> Non
             with pytest.raises(AbandonedError, match=f"n{rank} \\(rank {rank}\\) gave up: no Python here") as gave_up:
                 wait.result()
             assert gave_up.value.code == 14
-
-
-def test_values_given_to_rank_0_do_not_block(join: Join) -> None:
-    with all_joined(join) as members:
-        members[1].send_to_rank_0("end", {"log": "x" * 400_000})
-        assert members[0].collect("end", 2.0) == {1: {"log": "x" * 400_000}}
-        members[2].send_to_rank_0("end", {})
-        assert members[0].collect("other", 0.2) == {}
 
 
 # --- in a directory
@@ -172,31 +153,11 @@ def test_the_call_of_an_earlier_rendezvous_is_ignored(tmp_path: Path, port: int)
     assert not directory.exists()
 
 
-def test_only_the_owner_can_read_the_secret(tmp_path: Path) -> None:
-    def look() -> None:
-        call = tmp_path / "m" / "call"
-        wait_for("the call of rank 0", call.exists)
-        assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
-        assert call.stat().st_mode & 0o777 == 0o600
-
-    first, seen = together(lambda: join_directory(tmp_path / "m", Participants(0, 2), 2.0), look)
-    seen.result()
-    with pytest.raises(RendezvousError, match=r"timed out after 2 s waiting for rank 1 in "):
-        first.result()
-    assert not (tmp_path / "m").exists()
-
-
 def test_a_directory_readable_by_others_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m").chmod(0o750)
     with pytest.raises(RendezvousError, match="other users could read the job's secret"):
         join_directory(tmp_path / "m", Participants(0, 1), 1)
-
-
-def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RendezvousError, match="cannot be used for the rendezvous") as refusal:
-        join_directory(tmp_path / "missing" / "m", Participants(0, 1), 1)
-    assert "No such file" in refusal.value.cause
 
 
 # --- at an address --------------------------------------------------------------------------------------------------
@@ -256,18 +217,6 @@ def test_a_broken_connection_names_the_lost_process(port: int) -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("", 0)) as taken, pytest.raises(RendezvousError, match="rank 0 cannot listen on port"):
         join_tcp("127.0.0.1", taken.getsockname()[1], Participants(0, 2), SECRET, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("tcp://node1:29400", ("node1", 29400)),
-        ("tcp://:29400", ("first", 29400)),
-        ("tcp://[fd00::1]:80", ("fd00::1", 80)),
-    ],
-)
-def test_an_address_is_parsed(text: str, expected: tuple[str, int]) -> None:
-    assert parse_address(text, "first") == expected
 
 
 @pytest.mark.parametrize("text", ["tcp://node1", "tcp://node1:", "tcp://node1:0", "tcp://node1:65536", "tcp://a/b:1"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
-from train.agent.gang.hang import TcpConnection, describe_hang, main_first, read_connection, threads_of
+from train.agent.gang.hang import TcpConnection, describe_hang, read_connection
 from train.agent.protocol.records import HangInspection, Member
 from train.agent.supervisor.inspection import MOST_SOCKETS, connections
 
@@ -71,19 +71,6 @@ def test_the_task_that_others_wait_for(name: str, changes: dict[str, str] | None
     assert describe_hang(inspections, members).startswith(sentence)
 
 
-def test_tasks_in_the_same_place_share_a_sentence() -> None:
-    gang = recorded("ctl-load")
-    inspections = {**gang[0], "worker-2": gang[0]["worker-1"]._replace(task="worker-2")}
-    assert describe_hang(inspections, gang[1]) == (
-        "worker-1 and worker-2 are in user code (task.py:12 in load), "
-        "and worker-0 waits for them in a collective operation"
-    )
-    inspections["worker-0"] = gang[0]["worker-1"]
-    assert describe_hang(inspections, gang[1]) == (
-        "worker-0, worker-1 and worker-2 are in user code (task.py:12 in load); no task waits for another"
-    )
-
-
 def all_in_a_collective() -> Gang:
     inspections, members = recorded("ctl-load")
     inspections["worker-1"] = inspections["worker-2"]._replace(
@@ -125,27 +112,7 @@ def test_a_server_in_join_does_not_block_others() -> None:
     )
 
 
-def test_training_in_another_thread_than_the_main_one() -> None:
-    gang = recorded("ctl-load")
-    waits = gang[0]["worker-0"].stack.replace("Main thread", "Thread 0x00007f")
-    joins = frames("/usr/lib/python3.11/threading.py join", "/src/task.py main")
-    gang = edited(gang, "worker-0", stack=joins + "\n" + waits)
-    assert describe_hang(*gang).endswith("and worker-0 and worker-2 wait for it in a collective operation")
-
-
 # --- stacks as faulthandler writes them -----------------------------------------------------------------------------
-
-
-def test_the_main_thread_comes_first() -> None:
-    written = (
-        'Thread 0x01 [loader] (most recent call first):\n  File "a.py", line 1 in load\n\n'
-        'Current thread 0x02 [python] (most recent call first):\n  File "a.py", line 2 in <module>\n\n'
-        'Current thread\'s C stack trace (most recent call first):\n  Binary file "python", at _Py_DumpStack\n'
-    )
-    text = main_first(written)
-    assert text.startswith('Main thread (most recent call first):\n  File "a.py", line 2 in <module>\n')
-    assert "Thread 0x01 [loader]" in text
-    assert len(threads_of(text)) == 2
 
 
 # --- live tasks -----------------------------------------------------------------------------------------------------

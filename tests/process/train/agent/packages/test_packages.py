@@ -28,13 +28,7 @@ from train.agent.files import boot
 from train.agent.host import gpus
 from train.agent.host.facts import Probe
 from train.agent.host.runner import OverdueError, Steps, run
-from train.agent.packages.venv import (
-    Base,
-    EnvironmentSpec,
-    environment_name,
-    least_disk_bytes,
-    significant_lines,
-)
+from train.agent.packages.venv import Base, EnvironmentSpec, environment_name, least_disk_bytes, significant_lines
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (

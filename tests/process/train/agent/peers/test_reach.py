@@ -117,21 +117,9 @@ def test_ports_of_the_job_are_reached_and_no_port_is_soon_done(site: Site) -> No
     assert site.probe() == {}
 
 
-def test_over_ipv6_too(site: Site) -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError as error:
-        pytest.skip(f"no IPv6 here: {error.strerror}")
-    assert site.probe(site.listen(), address="::1") == {"worker-1": ""}
-
-
 def test_a_closed_port_is_reported_as_refused(site: Site, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_limit(monkeypatch)
     assert site.probe(port) == {"worker-1": readiness.REFUSED}
-
-
-def test_the_agent_of_another_task_is_reported_by_name(site: Site) -> None:
-    assert site.probe(site.listen("worker-5")) == {"worker-1": "worker-5 answers there"}
 
 
 @pytest.mark.parametrize("credentials", [CREDENTIALS._replace(job="other"), CREDENTIALS._replace(attempt=2)])
@@ -162,52 +150,6 @@ def test_a_host_that_drops_packets_is_reported_as_timed_out(site: Site, monkeypa
     assert site.probe(where[1]) == {"worker-1": readiness.TIMED_OUT}
 
 
-def test_a_task_that_was_not_probed_twice_in_time_is_not_blamed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "PROBES_DEADLINE_S", 0.3)
-    monkeypatch.setattr(probing, "PROBES_AT_ONCE", 1)
-    silent = site.stranger().getsockname()[1]
-    assert site.probe(silent, site.listen("worker-2")) == {}
-
-
-class Busy:
-    """A proxy for a task's port that closes the first connections, as a loaded host does."""
-
-    def __init__(self, site: Site, port: int, closes: int, close: Callable[[socket.socket], None]) -> None:
-        self.left = closes
-        self._site = site
-        self._port = port
-        self._close = close
-        self._loop = site.loop
-        self._listener = site.stranger()
-        self._listener.setblocking(False)
-        self._ends: dict[socket.socket, socket.socket] = {}
-        self.front = int(self._listener.getsockname()[1])
-        self._loop.watch(self._listener.fileno(), READ, lambda _: self._accept())
-
-    def _accept(self) -> None:
-        incoming, _ = self._listener.accept()
-        if self.left:
-            self.left -= 1
-            self._close(incoming)
-            self._site.closing.append(incoming.close)
-            return
-        outgoing = socket.create_connection(("127.0.0.1", self._port))
-        self._site.closing += [incoming.close, outgoing.close]
-        for source, other in ((incoming, outgoing), (outgoing, incoming)):
-            self._loop.watch(source.fileno(), READ, lambda _, source=source, other=other: self._pass(source, other))  # type: ignore[misc]
-
-    def _pass(self, source: socket.socket, other: socket.socket) -> None:
-        try:
-            data = source.recv(4096)
-        except OSError:
-            data = b""
-        if data:
-            other.sendall(data)
-        else:
-            self._loop.unwatch(source.fileno())
-            other.shutdown(socket.SHUT_WR)
-
-
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
@@ -217,9 +159,20 @@ def reset(connection: socket.socket) -> None:
 def test_a_host_that_loses_the_first_connections_is_not_blamed(
     site: Site, close: Callable[[socket.socket], None]
 ) -> None:
-    busy = Busy(site, site.listen(), 5, close)
-    assert site.probe(busy.front) == {"worker-1": ""}
-    assert busy.left == 0
+    listener, refused = site.stranger(), []
+    listener.setblocking(False)
+
+    def refuse() -> None:
+        connection, _ = listener.accept()
+        refused.append(connection)
+        close(connection)
+        if len(refused) == 5:
+            site.loop.unwatch(listener.fileno())
+            answers = answer_probes(site.loop, listener, CREDENTIALS._replace(slot="worker-1"), 4)
+            site.closing.insert(0, answers.close)
+
+    site.loop.watch(listener.fileno(), READ, lambda _: refuse())
+    assert site.probe(listener.getsockname()[1]) == {"worker-1": ""}
 
 
 def test_the_check_leaves_nothing_in_the_way_of_whoever_binds_the_port_next(site: Site) -> None:

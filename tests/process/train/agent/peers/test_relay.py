@@ -8,14 +8,11 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-import pytest
-
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Bundle, stored_contents
-from train.agent.files.contents import Receiver, object_path
+from train.agent.files.contents import Receiver
 from train.agent.host.ports import listen_for_links
 from train.agent.peers.relay import RelayServer, fetch
-from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Chunk, NeedContents, Prepare, Prepared, Relay
 
 SECRET = "ab" * 32
@@ -74,23 +71,6 @@ def test_a_host_with_another_secret_or_other_contents_gets_nothing(tmp_path: Pat
     for host in (first, second):
         host.close()
     assert not fetch(Relay(SECRET, "127.0.0.1", 1), second.receiver, nothing)
-
-
-def test_damaged_contents_are_not_stored_and_not_passed_on(tmp_path: Path) -> None:
-    content = os.urandom(100_000)
-    contents = [(sha256(content).hexdigest(), len(content))]
-    first, second = Host(tmp_path / "a", contents), Host(tmp_path / "b", contents)
-    damaged = bytes([content[0] ^ 1]) + content[1:]
-    first.receiver.feed(damaged[:50_000])
-    with pytest.raises(RefusedError):
-        first.receiver.feed(damaged[50_000:])
-    assert not second.fetch_from(first)
-    assert not stored_contents(tmp_path / "b").keys() & dict(contents).keys()
-    second.receiver.feed(content[second.receiver.need().offset :])
-    second.receiver.finish()
-    for host in (first, second):
-        host.close()
-    assert Path(object_path(str(tmp_path / "b"), contents[0][0])).read_bytes() == content
 
 
 def test_a_host_names_the_rest_when_its_source_ends(tmp_path: Path) -> None:

@@ -8,14 +8,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.process.train.agent.peers.test_links import Net, joined
-from tests.process.train.agent.peers.test_reach import Site
-from tests.process.train.agent.replicators import Yard
-from tests.program import wait_for
 from train.agent.protocol.session import Message, encode_message
 from train.errors import RendezvousError
 from train.rendezvous.contract import Participants
@@ -35,12 +31,6 @@ LINES = {
     "huge number": b'{"hello":["job",%s,"x"]}\n' % (b"9" * 3900),
     "bytes of UTF-16": "\ufeff{}\n".encode("utf-16"),
 }
-PORT_LINES = {
-    "deep list": LINES["deep list"],
-    "name of half a character": b'{"port":["job",1,"\\ud800"],"nonce":"%s"}\n' % NONCE.encode(),
-    "name that is an object": b'{"port":["job",1,{"a":1}],"nonce":"%s"}\n' % NONCE.encode(),
-    "huge number": b'{"port":["job",%s,"x"]}\n' % (b"9" * 3900),
-}
 
 
 @pytest.fixture
@@ -48,15 +38,6 @@ def net() -> Iterator[Net]:
     built = Net()
     yield built
     built.close()
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    built = Site()
-    yield built
-    for close in built.closing:
-        close()
-    built.loop.close()
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -104,21 +85,6 @@ def test_a_stranger_that_answers_a_call_does_not_end_the_agent(net: Net, answer:
     assert net.events == []
 
 
-@pytest.mark.parametrize("line", PORT_LINES.values(), ids=PORT_LINES)
-def test_a_stranger_at_a_task_port_loses_only_its_own_connection(site: Site, line: bytes) -> None:
-    port = site.listen()
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.sendall(line)
-
-        def closed() -> bool:
-            site.loop.after("test", 0.01, lambda: None)
-            site.loop.turn()
-            return is_closed(stranger)
-
-        wait_for("the end of the connection", closed)
-    assert site.probe(port) == {"worker-1": ""}
-
-
 # --- rendezvous -----------------------------------------------------------------------------------------------------
 
 SECRET = "correct horse battery staple"
@@ -158,17 +124,6 @@ def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
         follower.dial("worker-0")
         net.until(lambda: ("up", "worker-0", "worker-1") in net.events)
     assert net.downs() == []
-
-
-def test_idle_strangers_do_not_keep_hosts_from_a_checkpoint(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    try:
-        chief, other = yard.host(), yard.host("worker-1")
-        snapshot = chief.snapshot(("model.h5", "h" * 9))
-        with crowd(chief.source[1], 400):
-            assert other.fetch(snapshot, chief).fetched == snapshot
-    finally:
-        yard.close()
 
 
 def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:

@@ -109,14 +109,6 @@ def add_agents(directory: Path) -> list[str]:
     return names[-4:]
 
 
-def test_only_the_newest_agents_stay(connect: Connect) -> None:
-    directory = connect().root / "agent"
-    newest = add_agents(directory)
-    shutil.rmtree(directory / build_agent().digest)
-    connect()
-    assert {path.stem for path in directory.iterdir()} == {build_agent().digest, *newest}
-
-
 def test_an_agent_that_a_process_runs_stays(connect: Connect) -> None:
     running = connect()
     directory = running.root / "agent"
@@ -168,37 +160,6 @@ def test_a_full_disk_is_reported_in_a_line(tmp_path: Path) -> None:
     assert done.stdout == b"need-agent\nbootstrap-failed OSError: [Errno 27] File too large\n"
     assert (done.returncode, done.stderr) == (4, b"")
     assert not list(tmp_path.glob("root/agent/*"))
-
-
-def test_connections_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    archive = build_agent()
-    command = bootstrap_command(sys.executable, str(tmp_path / "root"), archive.digest)
-    started = [
-        subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)
-    ]
-    for process in started:
-        assert process.stdout
-        assert process.stdout.readline() == b"need-agent\n"
-    outputs = [
-        process.communicate(sent, timeout=60)[0]
-        for process, sent in zip(started, [*[upload(archive.data)] * 2, b"9\n"], strict=True)
-    ]
-    assert [output.startswith(b'{"record":"hello"') for output in outputs] == [True, True, False]
-    assert {path.name for path in (tmp_path / "root/agent").iterdir()} == {archive.digest, f"{archive.digest}.pyz"}
-
-
-def test_a_root_that_cannot_be_made_is_reported_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    archive = build_agent()
-    done = subprocess.run(
-        ["/bin/sh", "-c", bootstrap_command(sys.executable, str(tmp_path / "file" / "root"), archive.digest)],
-        input=upload(archive.data),
-        capture_output=True,
-        check=False,
-        timeout=30,
-    )
-    assert re.fullmatch(rb"(need-agent\n)?bootstrap-failed .*Not a directory.*\n", done.stdout)
-    assert (done.returncode, done.stderr) == (4, b"")
 
 
 @pytest.mark.parametrize("version", ["3.6", "3.8"])

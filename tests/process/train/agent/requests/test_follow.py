@@ -217,24 +217,6 @@ def test_a_slot_without_any_attempt_has_no_records(host: Host) -> None:
     )  # fmt: skip
 
 
-def test_a_report_names_the_task_of_the_newest_attempt(host: Host) -> None:
-    host.run_program(1, b"x", ended=False)
-    report = report_task(host.task)
-    assert report is not None
-    assert (report.attempt, report.task) == (1, "worker-1")
-
-
-def test_a_spare_is_waited_for_and_followed_from_its_first_attempt(host: Host) -> None:
-    host.supervise()
-    reader = Reader(host, ALL)
-    host.accept()
-    host.wake()
-    host.run_program(3, b"taken over")
-    write_result(host.task, RESULT)
-    host.wake()
-    assert sorted_out(reader)[0] == {3: b"taken over"}
-
-
 def test_the_last_bytes_of_an_attempt_come_before_the_next_one(host: Host) -> None:
     host.supervise()
     first = host.attempt(1)
@@ -294,31 +276,9 @@ def test_all_records_are_sent_before_the_end_of_the_supervisor_is_reported(host:
     assert (others[-1].outcome, others[-1].attempt) == (Outcome.LOST, 2)
 
 
-def test_the_successor_of_a_supervisor_that_was_killed_is_followed(host: Host) -> None:
-    host.supervise()
-    host.run_program(1, b"one", ended=False)
-    reader = Reader(host, ALL)
-    host.accept()
-    assert isinstance(reader.until(Log)[-1], Log)
-    host.connections.pop().close()  # the watchdog also has the listening socket
-    host.accept()
-    host.run_program(2, b"two")
-    write_result(host.task, RESULT)
-    host.wake()
-    logs, others = sorted_out(reader)
-    assert logs[2] == b"two"
-    assert others[-1] == RESULT
-
-
 @pytest.mark.parametrize(
     ("size", "pieces"),
-    [
-        (0, {}),
-        (30, {0: 30}),
-        (100, {0: 100}),
-        (101, {0: 40, 41: 60}),
-        (1_000_000, {0: 40, 999_940: 60}),
-    ],
+    [(0, {}), (30, {0: 30}), (100, {0: 100}), (101, {0: 40, 41: 60}), (1_000_000, {0: 40, 999_940: 60})],
 )
 def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int, int]) -> None:
     host.run_program(1, b"old")

@@ -4,57 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import Bundle, committed, eventually, follow, stored_contents
-from tests.program import PYTHON
+from tests.process.train.agent.hosts import Bundle, committed, eventually, follow
 from train.agent.host.facts import keras_backend
 from train.agent.host.ports import reserve_task_port
-from train.agent.protocol.records import (
-    Chunk,
-    Entry,
-    EntryKind,
-    Follow,
-    Hello,
-    NeedContents,
-    Prepare,
-    Prepared,
-    Refusal,
-    Refused,
-)
-
-INTERPRETER = """#!/bin/sh
-echo run >> {directory}/probed
-exec {python} "$@"
-"""
-
-
-def test_what_was_found_is_kept_until_something_is_installed(connect: Connect, tmp_path: Path) -> None:
-    python = tmp_path / "bin" / "python3"
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    python.parent.mkdir()
-    python.write_text(INTERPRETER.format(directory=tmp_path, python=PYTHON))
-    python.chmod(0o755)
-    env = {"PATH": f"{python.parent}:/usr/bin:/bin", "PYTHONPATH": str(packages)}
-    probed = tmp_path / "probed"
-    for _ in range(2):
-        answer = connect(env=env).prepare("j", Bundle("pass"), python="python3", dry_run=True)
-        assert isinstance(answer, Prepared)
-        assert answer.python == str(python)
-    assert probed.read_text() == "run\n"
-    (packages / "tensorflow_cpu-9.9.dist-info").mkdir()
-    (packages / "tensorflow_cpu-9.9.dist-info" / "METADATA").write_text("Name: tensorflow-cpu\nVersion: 9.9\n")
-    answer = connect(env=env).prepare("j", Bundle("pass"), python="", dry_run=True)
-    assert isinstance(answer, Prepared)
-    assert probed.read_text() == "run\nrun\n"
+from train.agent.protocol.records import Entry, EntryKind, Follow, Hello, Prepared, Refusal, Refused
 
 
 def test_the_first_python3_with_tensorflow_is_chosen(connect: Connect, tmp_path: Path) -> None:
@@ -124,14 +84,6 @@ def _first_free_port(first: int) -> int:
     return port.port
 
 
-def test_a_port_of_another_program_is_skipped(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        answer = connect().prepare("j", Bundle("pass"), first_port=port)
-    assert isinstance(answer, Prepared)
-    assert answer.member.port > port
-
-
 def test_an_invalid_port_and_an_address_of_another_host_are_refused(connect: Connect) -> None:
     agent = connect()
     for port in (0, -1, 70000):
@@ -155,29 +107,6 @@ def test_only_changed_contents_come_again_and_removed_files_vanish(connect: Conn
     assert [second.contents[digest] for digest in agent.significant_lines.objects] == [b"print('two')"]
     assert bytes(follow(agent, Follow("j2", "worker-0")).log) == b"two\n"
     assert sorted(path.name for path in (agent.root / "jobs/j2/worker-0/src").iterdir()) == ["kept", "task.py"]
-
-
-def test_contents_that_are_not_what_was_announced_are_refused_and_the_conversation_goes_on(connect: Connect) -> None:
-    agent = connect()
-    bundle = Bundle("print(1)")
-    request = Prepare("bad", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable)
-    agent.send(request)
-    agent.expect(NeedContents)
-    for _ in range(3):
-        agent.send(Chunk(5), b"wrong")
-    agent.send(Chunk(0))
-    assert agent.expect(Refused).kind is Refusal.BUNDLE
-    assert isinstance(agent.prepare("good", bundle), Prepared)
-    assert not (agent.root / "jobs/bad").exists()
-
-
-@pytest.mark.parametrize(
-    ("job", "task"), [("../x", "worker-0"), ("", "worker-0"), ("j", "boss-0"), ("j", "worker"), ("a/b", "worker-0")]
-)
-def test_names_that_are_none_are_refused(connect: Connect, job: str, task: str) -> None:
-    answer = connect().prepare(job, Bundle("pass"), slot=task)
-    assert isinstance(answer, Refused)
-    assert answer.kind is Refusal.REQUEST
 
 
 def test_a_bundle_that_leaves_its_directory_is_refused(connect: Connect) -> None:
@@ -232,18 +161,6 @@ def test_no_later_job_deletes_what_a_job_left_behind(connect: Connect) -> None:
         ]  # fmt: skip
 
 
-def test_pushed_contents_that_only_older_jobs_name_are_removed(connect: Connect) -> None:
-    agent = connect()
-    for n in range(7):
-        bundle = Bundle(f"print({n})")
-        bundle.add("data", b"common", EntryKind.DATA)
-        committed([agent], f"j{n}", bundle)
-        follow(agent, Follow(f"j{n}", "worker-0"))
-    kept = {*stored_contents(agent.root / "store").values()}
-    assert kept == {b"common", *(f"print({n})".encode() for n in range(1, 7))}
-    assert (agent.root / "jobs/j0/worker-0/src/data").read_bytes() == b"common"
-
-
 def test_what_an_agent_that_was_killed_while_preparing_left_is_removed(connect: Connect) -> None:
     agent = connect()
     assert isinstance(agent.prepare("broken", Bundle("pass")), Prepared)
@@ -277,21 +194,6 @@ def test_a_bundle_that_does_not_fit_is_refused_with_numbers(small_disk: Path, co
     assert answer.reason.startswith(f"no space left on this host: {small_disk} has ")
     assert "MiB free, and the job needs 104.0 MiB" in answer.reason
     assert not (small_disk / "jobs").exists()
-
-
-def test_a_disk_that_fills_while_contents_come_is_refused(small_disk: Path, connect: Connect) -> None:
-    agent = connect(77)
-    bundle = Bundle("pass")
-    bundle.add("data", os.urandom(10 << 20), EntryKind.DATA)
-    agent.send(Prepare("full", "tiny", "worker-0", bundle.entries, "127.0.0.1", sys.executable))
-    want = agent.expect(NeedContents)
-    with (small_disk / "filler").open("wb") as filler:
-        filler.write(b"\0" * (shutil.disk_usage(small_disk).free - (5 << 20)))
-    agent.send_contents(bundle.contents[digest] for digest in want.objects)
-    answer = agent.expect(Refused)
-    assert answer.kind is Refusal.DISK
-    assert answer.reason.startswith("no space left on this host")
-    assert not (small_disk / "jobs/full").exists()
 
 
 def test_a_disk_that_fills_while_the_task_prints_ends_the_job_with_that_reason(

@@ -110,18 +110,6 @@ def test_only_what_the_task_made_or_changed_is_a_result(connect: Connect) -> Non
     assert stored(agent)[0].fingerprint != job.fingerprint
 
 
-def test_an_unchanged_large_file_is_no_result(connect: Connect) -> None:
-    agent, files = connect(), Bundle("print('done')", large=b"large" * 100_000)
-    finished(agent, "first", files)
-    (before,) = stored(agent)
-    first, second = (agent.root / f"jobs/{job}/worker-0/src/large" for job in ("first", "second"))
-    finished(agent, "second", files)
-    assert first.read_bytes() == second.read_bytes() == b"large" * 100_000
-    by_job = {job.job: job for job in stored(agent)}
-    assert by_job["first"].fingerprint == before.fingerprint
-    assert all(use.area is Area.LOGS for job in by_job.values() for use in job.areas)
-
-
 def test_a_queued_job_leaves_the_files_of_the_running_one(connect: Connect) -> None:
     agent, other, files = connect(), connect(), Bundle(WAITS, large=b"large" * 100_000)
     committed([agent], "first", files)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
-from train.agent.protocol.records import BootstrapStep, Exit, Prepared, Refused, SmokeTest, SmokeTestResult
+from train.agent.protocol.records import BootstrapStep, Prepared, Refused, SmokeTest, SmokeTestResult
 
 STEPS = """
 import time
@@ -59,21 +58,6 @@ def test_a_script_is_ended_at_its_first_step(connect: Connect) -> None:
     again, _ = tried(agent, "print('step 1 loss 2')")  # the session continues
     assert isinstance(again, SmokeTestResult)
     assert again.stepped
-
-
-def test_it_runs_as_the_only_task_there_is(connect: Connect) -> None:
-    agent = connect()
-    names = ("TF_CONFIG", "COLOUR", "TOKEN", "FLEET_RANK", "FLEET_NUM_TASKS", "FLEET_CHECKPOINT_DIR")
-    script = f"import json, os, sys\nprint(json.dumps([sys.argv[1:], *[os.environ[n] for n in {names!r}]]))"
-    answer, _ = tried(agent, script)
-    assert isinstance(answer, SmokeTestResult)
-    assert (answer.stepped, answer.exit) == (False, Exit(0))
-    arguments, config, *others, checkpoints = json.loads(answer.lines[-1])
-    assert arguments == ["--x"]
-    assert json.loads(config)["task"] == {"type": "worker", "index": 0}
-    assert len(json.loads(config)["cluster"]["worker"]) == 1
-    assert others == ["blue", "s", "0", "1"]
-    assert checkpoints == str(agent.root / "jobs/check-1/worker-3/checkpoints")
 
 
 def test_time_runs_out_and_all_processes_end(connect: Connect) -> None:

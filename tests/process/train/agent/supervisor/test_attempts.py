@@ -14,16 +14,7 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import DEADLINE_S, Agent, Bundle, Story, committed, follow
 from tests.program import wait_for
-from train.agent.protocol.records import (
-    AttemptEnded,
-    Exit,
-    Follow,
-    JobResult,
-    Member,
-    Outcome,
-    Policy,
-    Stopped,
-)
+from train.agent.protocol.records import AttemptEnded, Exit, Follow, JobResult, Member, Outcome, Policy, Stopped
 
 # Counts steps; the chief saves every tenth in the checkpoint directory, and all tasks begin at the saved step.
 COUNT = """

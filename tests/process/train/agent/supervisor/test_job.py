@@ -11,16 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.train.agent.conftest import Connect
-from tests.process.train.agent.hosts import (
-    Bundle,
-    Story,
-    alive,
-    commits,
-    committed,
-    eventually,
-    follow,
-    listen,
-)
+from tests.process.train.agent.hosts import Bundle, Story, alive, commits, committed, eventually, follow, listen
 from tests.program import read_files
 from train.agent.protocol.records import (
     Exit,

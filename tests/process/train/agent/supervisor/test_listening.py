@@ -9,10 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from train.agent.supervisor.listening import (
-    LEAST_CHECKS,
-    PortWatch,
-)
+from train.agent.supervisor.listening import LEAST_CHECKS, PortWatch
 
 TASK = """
 import mmap, socket, sys, time

@@ -16,12 +16,7 @@ from tests.unit.train.agent.gang.test_gang import Play
 from train.agent.gang import scheduling
 from train.agent.gang.states import Stage
 from train.agent.host.loop import Loop
-from train.agent.protocol.records import (
-    Outcome,
-    Policy,
-    PreemptionNotice,
-    ReasonKind,
-)
+from train.agent.protocol.records import Outcome, Policy, PreemptionNotice, ReasonKind
 from train.agent.supervisor.preemption import (
     NoticeResponse,
     Notices,
@@ -212,9 +207,7 @@ def test_a_preemption_ends_the_attempt_at_once_with_grace_and_is_no_restart() ->
     )
     assert significant_lines.reason == ("worker-1 (10.0.0.3) was preempted", ReasonKind.PREEMPTED)
     assert significant_lines.preempted
-    assert significant_lines.notices == [
-        "worker-1 is being preempted; the job continues when it is replaced",
-    ]
+    assert significant_lines.notices == ["worker-1 is being preempted; the job continues when it is replaced"]
     play.close()
     assert play.at(Stage.WAIT)
     play.wait(100.0)  # it still answers, and gets nothing to do

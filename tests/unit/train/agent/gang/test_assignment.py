@@ -12,14 +12,6 @@ TASKS = ["worker-0", "worker-1", "worker-2"]
 CAST = {task: task for task in TASKS}
 
 
-def test_a_spare_takes_over_the_vacant_task() -> None:
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2", "worker-3"], 3) == {
-        "worker-0": "worker-0",
-        "worker-1": "worker-3",
-        "worker-2": "worker-2",
-    }
-
-
 def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> None:
     smaller = reassign(TASKS, CAST, ["worker-1", "worker-2"], 2)
     assert smaller == {"worker-0": "worker-1", "worker-1": "worker-2"}
@@ -28,15 +20,6 @@ def test_fewer_are_numbered_without_a_gap_and_grow_again_when_one_is_back() -> N
         "worker-1": "worker-2",
         "worker-2": "worker-0",
     }
-
-
-def test_too_few_or_without_a_task_that_cannot_be_given_up_there_is_no_cast() -> None:
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], 3) is None
-    assert reassign(TASKS, CAST, ["worker-0", "worker-2"], None) is None
-    tasks = ["chief-0", "worker-0", "ps-0"]
-    assignments = {task: task for task in tasks}
-    assert reassign(tasks, assignments, ["chief-0", "worker-0"], 1) is None
-    assert reassign(tasks, assignments, ["chief-0", "ps-0"], 1) is None
 
 
 ASSIGNED = ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0", ""]
@@ -58,17 +41,6 @@ def test_a_spare_takes_the_most_urgent_task() -> None:
     assert both is not None
     assert list(both) == ["chief-0", "worker-0", "ps-0", "evaluator-0"]
     assert both["ps-0"] == "worker-5"
-
-
-def test_for_a_lost_parameter_server_the_evaluator_is_given_up_first_then_the_last_worker() -> None:
-    assignments = reassign(MIXED_TASKS, MIXED, without("worker-3", "worker-5"), 2)
-    assert assignments == {
-        "chief-0": "worker-0", "worker-0": "worker-1", "worker-1": "worker-2",
-        "ps-0": "worker-4",
-    }  # fmt: skip
-    two = reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 1)
-    assert two == {"chief-0": "worker-4", "worker-0": "worker-1", "ps-0": "worker-2"}
-    assert reassign(MIXED_TASKS, MIXED, without("worker-0", "worker-3", "worker-5"), 2) is None
 
 
 @given(st.sets(st.sampled_from(SLOTS)), st.none() | st.integers(0, 3))

@@ -8,22 +8,10 @@ import pytest
 
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
-from train.agent.gang.attempt import NOT_READY, JobTerms
-from train.agent.gang.readiness import TIMED_OUT, ReadinessFacts
-from train.agent.gang.start import CHECK_TIMEOUT_S
+from train.agent.gang.attempt import JobTerms
+from train.agent.gang.readiness import ReadinessFacts
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.records import (
-    NO_REASON,
-    Exit,
-    JobResult,
-    Member,
-    OnHang,
-    Outcome,
-    Policy,
-    Reason,
-    ReasonKind,
-    RestartPolicy,
-)
+from train.agent.protocol.records import NO_REASON, Exit, JobResult, Member, Outcome, Policy, Reason, RestartPolicy
 from train.defaults import KILL_AFTER_FAILURE_S
 
 DONE = Exit(code=0)
@@ -113,39 +101,6 @@ class Play:
         return self.gang.result
 
 
-def test_no_task_starts_before_all_are_ready_and_every_pair_is_proven() -> None:
-    play = Play(2)
-    play.send_record("worker-0", held=True, closed=False)
-    assert play.at(Stage.LAUNCH)
-    play.send_record("worker-1", held=True, closed=False)
-    assert play.at(Stage.CHECK)
-    assert scheduling.deadline(play.gang, play.now) == 100.0 + CHECK_TIMEOUT_S
-    play.send_record("worker-0", probe_results={"worker-1": ""})
-    assert play.at(Stage.CHECK)
-    play.send_record("worker-1", probe_results={"worker-0": ""})
-    assert play.at(Stage.GO)
-    assert scheduling.deadline(play.gang, play.now) is None
-
-
-def test_a_pair_that_is_blocked_starts_nothing_and_is_named_with_both_ends() -> None:
-    play = Play(2, AGAIN)
-    play.report_all(held=True, closed=False)
-    play.send_record("worker-1", probe_results={"worker-0": TIMED_OUT})
-    play.send_record("worker-0", probe_results={"worker-1": ""})
-    order = play.order
-    assert (order.stage, order.reason) == (Stage.STOP, Reason(NOT_READY, ReasonKind.UNREACHABLE))
-    play.close()
-    assert (play.result.outcome, play.result.first_failed_task, play.result.started) == (
-        Outcome.FAILED,
-        "worker-0",
-        False,
-    )
-    assert play.result.reason == (
-        "worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; "
-        "open TCP port 2222 between the hosts (all TCP among the hosts of the fleet)"
-    )
-
-
 def test_who_does_not_join_in_time_is_named() -> None:
     play = Play(3)
     for name in ("worker-0", "worker-2"):
@@ -181,51 +136,7 @@ def test_peers_of_a_host_that_is_gone_only_follow_from_it() -> None:
     )
 
 
-def test_a_reason_of_the_agent_counts_even_with_a_clean_exit() -> None:
-    play = Play(1).start()
-    play.exit(
-        "worker-0", DONE, Reason("worker-0's log cannot be written: No space left on device", ReasonKind.DISK_FULL)
-    )
-    play.close()
-    assert play.result.outcome is Outcome.FAILED
-
-
-def test_a_stop_cancels_and_a_task_that_never_ends_is_not_waited_for() -> None:
-    play = Play(2, AGAIN).start()
-    play.send_record("worker-1", stop_grace_s=3.0)
-    assert (play.order.stage, play.order.grace_s) == (Stage.STOP, 3.0)
-    play.exit("worker-0", DONE)
-    play.send_record("worker-0", closed=True)
-    due = scheduling.deadline(play.gang, play.now)
-    assert due is not None
-    play.wait(due - play.now)
-    assert (play.result.outcome, play.result.exits) == (Outcome.CANCELLED, {"worker-0": DONE})
-
-
 # --- another attempt ------------------------------------------------------------------------------------------------
-
-
-def test_all_begin_again_with_new_ports_at_the_newest_checkpoint() -> None:
-    play = Play(2, AGAIN).start()
-    old, new = Snapshot(1, 1, "a"), Snapshot(1, 2, "b")
-    play.send_record("worker-0", snapshot=new, source=Source("10.0.0.2", 5000))
-    play.send_record("worker-1", snapshot=old, source=Source("10.0.0.3", 5000))
-    play.exit("worker-1", KILLED)
-    play.close()
-    order = play.order
-    assert order.ended is not None
-    assert (order.stage, order.ended.retry_s, order.first_failed_slot, order.ended.exits) == (
-        Stage.WAIT,
-        1.0,
-        "worker-1",
-        {"worker-0": KILLED, "worker-1": KILLED},
-    )
-    play.wait(1.0)
-    assert (play.gang.stage, play.gang.attempt) == (Stage.RESERVE, 2)
-    play.start()
-    order = play.order
-    assert (order.attempt, order.snapshot, order.sources) == (2, new, [Source("10.0.0.2", 5000)])
-    assert [member.port for member in order.members] == [2300, 2300]
 
 
 def test_the_wait_is_twice_as_long_each_time_and_restarts_are_counted() -> None:
@@ -313,15 +224,6 @@ def test_a_hang_is_inspected_and_reported_once() -> None:
     assert play.order.inspection == 2
 
 
-def test_a_hang_may_end_the_attempt() -> None:
-    play = Play(2, AGAIN._replace(hang_timeout_s=30.0, on_hang=OnHang.RESTART)).start()
-    play.report_all(quiet_s=31.0, idle_s=31.0)
-    play.wait(5.0)  # no slot answers
-    play.close()
-    assert play.at(Stage.WAIT)
-    assert play.order.reason.text.startswith("no progress for 30 s")
-
-
 def test_a_start_without_a_step_ends_only_if_all_tasks_are_idle() -> None:
     play = Play(2, Policy(start_timeout_s=600.0)).start()
     play.wait(601.0)
@@ -363,16 +265,6 @@ def test_a_resumed_job_waits_for_a_host_that_holds_the_checkpoint() -> None:
     assert play.at(Stage.LAUNCH)
     desired = play.order
     assert (desired.attempt, desired.snapshot, desired.sources) == (1, wanted, [Source("10.0.0.3", 7000)])
-
-
-def test_a_resumed_job_fails_if_no_host_holds_the_checkpoint() -> None:
-    play = Play(2, Policy(restarts=3), resume=(3, 5))
-    play.report_all()
-    assert play.at(Stage.RESERVE)
-    play.wait(60)
-    assert play.order.reason.text.startswith("no host reports the checkpoint")
-    assert play.gang.result is not None
-    assert not play.gang.result.started
 
 
 def queued(count: int = 2, **terms: Any) -> Play:

@@ -6,9 +6,8 @@ import pytest
 
 from tests.unit.train.agent.gang.test_gang import AGAIN, Play
 from train.agent.checkpoints.snapshot import Snapshot
-from train.agent.gang import reconciler, scheduling
-from train.agent.gang.reconciler import CopyUnlimited, EndTask, Slot, Work
-from train.agent.gang.states import SlotStatus, Source, Stage
+from train.agent.gang import scheduling
+from train.agent.gang.states import Source, Stage
 from train.agent.protocol.records import Outcome, ReasonKind
 
 OLD, NEW = Snapshot(1, 4, "a"), Snapshot(1, 5, "b")
@@ -50,43 +49,6 @@ def test_the_job_ends_with_grace_and_without_a_restart_when_its_checkpoint_is_ev
     play.send_record("worker-1", snapshot=NEW)
     assert (play.result.outcome, play.result.reason_kind) == (Outcome.FAILED, ReasonKind.LIFETIME)
     assert "--max-duration" in play.result.reason
-
-
-def test_a_longer_lifetime_on_all_hosts_lets_the_job_continue_and_warns_again() -> None:
-    play = ending(1200.0)
-    play.wait(1200.0 - LEAD_S - 300.0)
-    assert len(play.order.notices) == 1
-    play.send_record("worker-1", end_at=play.now + 7200.0)
-    play.send_record("worker-0", end_at=play.now + 7200.0)
-    play.wait(3600.0)
-    assert play.at(Stage.GO)
-    play.wait(3600.0 - LEAD_S - 100.0)
-    assert len(play.order.notices) == 2
-    play.send_record("worker-1", end_at=None)
-    play.send_record("worker-0", end_at=None)
-    play.wait(7200.0)
-    assert play.at(Stage.GO)
-
-
-def test_the_lifetime_of_an_evaluator_does_not_end_the_training() -> None:
-    play = Play(3, AGAIN, tasks=("worker-0", "worker-1", "evaluator-0"), grace_s=GRACE_S).start()
-    play.send_record("worker-2", end_at=play.now + 100.0)
-    play.wait(100.0)
-    assert play.at(Stage.GO)
-
-
-@pytest.mark.parametrize("kind", [ReasonKind.LIFETIME, ReasonKind.OTHER])
-def test_the_bandwidth_of_copies_is_unlimited_only_at_the_end_of_the_lifetime(kind: ReasonKind) -> None:
-    play = ending(600.0)
-    play.wait(600.0 - LEAD_S)
-    state = play.order
-    state = state._replace(reason=state.reason._replace(kind=kind))
-    slot = Slot(SlotStatus("worker-1", 1, closed=False, held=True), work=Work(spawned=True))
-    slot, actions = reconciler.step(slot, state)
-    assert (CopyUnlimited() in actions) is (kind is ReasonKind.LIFETIME)
-    assert EndTask(1, state.reason.text, GRACE_S) in actions
-    slot, actions = reconciler.step(slot, state)
-    assert CopyUnlimited() not in actions
 
 
 @pytest.mark.parametrize("lifetime_s", [None, 7200.0])

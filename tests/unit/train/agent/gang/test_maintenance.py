@@ -49,21 +49,6 @@ def test_without_a_spare_or_a_restart_the_job_runs_until_the_host_stops(policy: 
     assert play.at(Stage.GO)
 
 
-def test_a_spare_whose_host_is_stopped_too_does_not_take_over() -> None:
-    play = leaving()
-    play.send_record("worker-2", leaving=True)
-    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
-    assert play.at(Stage.GO)
-
-
-def test_the_host_of_the_leader_keeps_its_task() -> None:
-    play = Play(3, AGAIN, spares=1).start()
-    play.send_record("worker-0", leaving=True, snapshot=Snapshot(1, 1, "a"))
-    assert play.order.notices == ["worker-0 is stopped for maintenance within an hour"]
-    play.send_record("worker-0", snapshot=Snapshot(1, 2, "b"))
-    assert play.at(Stage.GO)
-
-
 def test_planned_maintenance_is_a_warning_once_per_window() -> None:
     play = Play(3, AGAIN, spares=1).start()
     play.send_record("worker-1", window_start=1796205600.0, window_end=1796209200.0)

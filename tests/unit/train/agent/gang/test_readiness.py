@@ -9,15 +9,11 @@ from itertools import permutations
 import pytest
 
 from train.agent.gang.readiness import (
-    ALL_PAIRS_MAX,
     REFUSED,
-    SILENT,
     STRANGER,
     TIMED_OUT,
-    UNKNOWN_NAME,
     Readiness,
     ReadinessFacts,
-    probe_targets,
     probed_tasks,
     verdict,
     visible,
@@ -57,10 +53,6 @@ def with_version(**versions: str) -> ReadinessFacts:
     return FACTS._replace(versions={name: text for name, text in {**FACTS.versions, **versions}.items() if text})
 
 
-def test_hosts_that_are_alike_and_reach_each_other_may_start() -> None:
-    assert checked(workers(1)) == checked(workers(4)) == Readiness((), (), "")
-
-
 # Number of workers, broken pairs, sentences, the task to blame.
 UNREACHABLE: list[tuple[int, dict[tuple[int, int], str], list[str], str]] = [
     (2, {(1, 0): TIMED_OUT}, [f"worker-1 (10.0.0.3) cannot reach worker-0 at 10.0.0.2:2222: timed out; {OPEN}"], "worker-0"),
@@ -81,17 +73,6 @@ def test_unreachable_ports_are_described(
 ) -> None:
     result = checked(workers(count), broken)
     assert (list(result.problems), result.first_failed_task) == (sentences, first)
-
-
-@pytest.mark.parametrize("clause", [UNKNOWN_NAME, SILENT, "worker-0 answers there", "permission denied"])
-def test_every_other_obstacle_names_both_ends_and_a_way_out(clause: str) -> None:
-    (message,) = checked(workers(3), {(0, 2): clause}).problems
-    assert message.startswith(f"worker-0 (10.0.0.2) cannot reach worker-2 at 10.0.0.4:2222: {clause}; ")
-
-
-def test_a_long_list_is_cut() -> None:
-    (message,) = checked(workers(9), {(n, 0): TIMED_OUT for n in range(1, 9)}).problems
-    assert "worker-1 (10.0.0.3), worker-2 (10.0.0.4), worker-3 (10.0.0.5) and 5 more" in message
 
 
 def test_missing_reports_are_problems() -> None:
@@ -170,14 +151,6 @@ def test_the_gpus_that_a_task_will_see(setting: str | None, seen: list[str]) -> 
 
 
 # --- large gangs: not all pairs are probed ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("count", [1, 2, 8, ALL_PAIRS_MAX])
-def test_all_pairs_of_a_small_gang_are_probed(count: int) -> None:
-    gang = members(*workers(count))
-    for member in gang:
-        assert probe_targets(gang, member.slot) == tuple(other for other in gang if other is not member)
-    assert probe_targets(gang, "spare") == ()
 
 
 @pytest.mark.parametrize("count", [33, 64, 100, 1000])

@@ -7,12 +7,10 @@ import pytest
 from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import reconciler
 from train.agent.gang.reconciler import (
-    CheckpointHeld,
     CheckpointRestored,
     Closed,
     EndTask,
     Exited,
-    FetchCheckpoint,
     HeldAtGate,
     OpenGate,
     Reserve,
@@ -24,7 +22,7 @@ from train.agent.gang.reconciler import (
     Spawn,
     Work,
 )
-from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage, start_delay_s
+from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
 from train.agent.protocol.records import Exit, Member
 
 MEMBERS = [
@@ -64,25 +62,6 @@ def test_the_next_attempt_waits_until_nothing_is_left_of_the_one_before() -> Non
     assert actions == [RestoreCheckpoint(2, NEWEST, tuple(sources))]
     _, actions = play(slot, CheckpointRestored(2))
     assert actions == [Spawn(2, "worker-1", tuple(MEMBERS))]
-
-
-def test_newer_checkpoints_are_fetched_while_all_train_and_older_ones_never() -> None:
-    sources = [Source("10.0.0.2", 5000)]
-    goes = order(Stage.GO, snapshot=NEWEST, sources=sources)
-    slot, actions = play(begun(), HeldAtGate(1), goes, goes)
-    assert actions == [OpenGate(1), FetchCheckpoint(NEWEST, tuple(sources))]
-    slot, actions = play(
-        slot, CheckpointHeld(NEWEST, None), order(Stage.GO, snapshot=Snapshot(1, 3, "old"), sources=sources)
-    )
-    assert actions == []
-    _, actions = play(Slot(SlotStatus("worker-2", 1), work=Work(restored=True)), goes)
-    assert actions == [FetchCheckpoint(NEWEST, tuple(sources))]
-
-
-def test_the_start_is_delayed_by_half_of_the_check_within_limits() -> None:
-    assert start_delay_s(1, 0.02) == 0.0
-    assert start_delay_s(8, 0.02) == start_delay_s(64, 0.02) == 0.01
-    assert start_delay_s(8, 2.0) < start_delay_s(64, 2.0) < start_delay_s(10_000, 2.0) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.gang import scheduling
 from train.agent.gang.attempt import Ending
 from train.agent.gang.states import Source, Stage, from_line, to_line
-from train.agent.gang.watch import EVALUATION_IDLE_S, EVALUATION_S
+from train.agent.gang.watch import EVALUATION_IDLE_S
 from train.agent.protocol.records import (
     Exit,
     HangInspection,
@@ -33,16 +33,6 @@ def coordinated(policy: Policy = CHIEF) -> Play:
 
 def evaluated(policy: Policy = ONCE) -> Play:
     return Play(3, policy, tasks=EVALUATED).start()
-
-
-def test_with_parameter_servers_the_end_of_the_chief_is_that_of_the_job() -> None:
-    play = coordinated()
-    play.exit("worker-0", DONE)
-    order = play.order
-    assert (order.stage, order.grace_s) == (Stage.STOP, 10.0)
-    play.close()
-    assert play.result.outcome is Outcome.SUCCEEDED
-    assert play.result.exits == {"chief-0": DONE, "worker-0": KILLED, "worker-1": KILLED, "ps-0": KILLED}
 
 
 @pytest.mark.parametrize(("slot", "task"), [("worker-3", "ps-0"), ("worker-2", "worker-1")])
@@ -118,15 +108,6 @@ def test_after_the_training_an_evaluator_has_time_for_the_last_checkpoint() -> N
     assert play.at(Stage.STOP)
     play.close()
     assert (play.result.outcome, play.result.exits["evaluator-0"]) == (Outcome.SUCCEEDED, KILLED)
-
-
-def test_an_evaluator_that_is_never_done_is_stopped() -> None:
-    play = trained()
-    play.wait(EVALUATION_S - 1.0)
-    assert play.at(Stage.GO)
-    play.wait(1.0)
-    play.close()
-    assert play.result.outcome is Outcome.SUCCEEDED
 
 
 def test_what_fails_after_the_training_fails_nothing() -> None:

@@ -61,15 +61,6 @@ def server(status: str = "TERMINATED", **attributes: str) -> Server:
     return Server(status, **{"fleet-restarts": API, "fleet-stop-at": "0", **attributes})
 
 
-def test_a_stopped_host_is_started_with_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = server()
-    cloud = use(world, monkeypatch)
-    assert cloud.start("worker-0", "worker-1", 0)
-    assert cloud.start("worker-0", "worker-1", 1)
-    assert [url.partition("?")[0] for url in world.started] == [f"{INSTANCE}/start"] * 2
-    assert world.tokens == 1
-
-
 def test_two_hosts_send_the_same_request_for_the_same_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     world = server()
     for _ in range(2):
@@ -95,15 +86,3 @@ def test_no_host_is_started_at_the_end_of_the_lifetime(
     world = server(**{"fleet-stop-at": str(int(NOW) + left_s)})
     assert use(world, monkeypatch).start("worker-0", "worker-1", 0) is starts
     assert bool(world.started) is starts
-
-
-@pytest.mark.parametrize(
-    "items", [[], [{"key": "fleet-restarts", "value": API}, {"key": "fleet-stop-at", "value": str(int(NOW) - 60)}]]
-)
-def test_a_host_that_was_stopped_or_would_power_off_at_once_is_left_alone(
-    items: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = server()
-    world.instance["metadata"] = {"items": items}
-    assert not use(world, monkeypatch).start("worker-0", "worker-1", 0)
-    assert not world.started
