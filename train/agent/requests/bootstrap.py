@@ -46,9 +46,7 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     python, made = request.python, False
     try:
         if significant_lines(request.requirements):
-            environment = _Environment(host, probe, request, session, steps)
-            made = environment.ensure()
-            python = environment.paths.python
+            python, made = _ensure_environment(host, probe, request, session, steps)
         steps.report_step("checking Python")
         interpreter = probe.interpreter(python)
         gpus, seen = [], 0
@@ -64,39 +62,22 @@ def bootstrap(channel: Channel, host: HostPaths, request: Bootstrap) -> Bootstra
     return Bootstrapped(interpreter.path, interpreter.versions, gpus, seen, made, seconds)
 
 
-class _Environment:
-    """The environment that a request describes.
+def _ensure_environment(
+    host: HostPaths, probe: Probe, request: Bootstrap, session: Dict[str, str], steps: Steps
+) -> Tuple[str, bool]:
+    """Return the interpreter of the environment that a request describes, and whether it was created now.
 
-    Args:
-        host: Paths of the fleet on this host.
-        probe: Finds the interpreter.
-        request: The request.
-        session: Environment of the login.
-        steps: Reports the progress.
-
-    Attributes:
-        paths: Its paths.
+    Raises:
+        RefusedError: it cannot be created.
     """
-
-    def __init__(
-        self, host: HostPaths, probe: Probe, request: Bootstrap, session: Dict[str, str], steps: Steps
-    ) -> None:
-        interpreter = _find_base(probe, request)
-        version = interpreter.versions["python"]
-        self._spec = EnvironmentSpec(request.requirements, request.constraints, index_url=request.source.index_url)
-        self._base = Base(os.path.realpath(interpreter.path), version)
-        if request.on_top:
-            self._spec, self._base = overlay(host, self._spec, interpreter)
-        self._venvs = Venvs(host, session, steps, request.source)
-        self.paths = self._venvs.locate(self._spec, self._base)
-
-    def ensure(self) -> bool:
-        """Create the environment if it is missing; return whether it was created.
-
-        Raises:
-            RefusedError: it cannot be created.
-        """
-        return not is_complete(self.paths, self._base) and self._venvs.ensure(self._spec, self._base)
+    interpreter = _find_base(probe, request)
+    spec = EnvironmentSpec(request.requirements, request.constraints, index_url=request.source.index_url)
+    base = Base(os.path.realpath(interpreter.path), interpreter.versions["python"])
+    if request.on_top:
+        spec, base = overlay(host, spec, interpreter)
+    venvs = Venvs(host, session, steps, request.source)
+    paths = venvs.locate(spec, base)
+    return paths.python, not is_complete(paths, base) and venvs.ensure(spec, base)
 
 
 def _find_base(probe: Probe, request: Bootstrap) -> Interpreter:

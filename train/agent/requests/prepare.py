@@ -80,7 +80,7 @@ class Reservation:
         self.listener: Optional[socket.socket] = None
         self.relay: Optional[RelayServer] = None
         self.lock = -1
-        self._queue_lock = -1
+        self._held = contextlib.ExitStack()  # closes what a supervisor does not inherit
         self._locked = False
         self.removes_directory = False
 
@@ -90,8 +90,7 @@ class Reservation:
         Raises:
             RefusedError: the host runs another job, or another job is queued on it.
         """
-        disk.make_directory(self.host.root)
-        self.lock = open_lock(self.host.active)
+        self.lock = self._open_lock(self.host.active)
         since = time.monotonic()
         while not try_lock(self.lock):
             _await_holder(self.host, time.monotonic() - since)
@@ -111,16 +110,30 @@ class Reservation:
         Raises:
             RefusedError: another job is being queued, or the queue changed since the client read it.
         """
-        disk.make_directory(self.host.root)
-        self.lock = open_lock(self.host.active)
-        self._queue_lock = open_lock(self.host.queue)
-        if not try_lock(self._queue_lock):
+        self.lock = self._open_lock(self.host.active)
+        if not try_lock(self._open_lock(self.host.queue)):
             raise RefusedError(Refusal.BUSY, "another job is being queued on this host", "run the command again")
         last = queued_jobs(self.host)[-1:]
         if last and last != [self.request.after]:
             raise RefusedError(
                 Refusal.BUSY, f"job {last[0]} was queued on this host in the meantime", "run the command again"
             )
+
+    def _open_lock(self, path: str) -> int:
+        disk.make_directory(self.host.root)
+        lock = open_lock(path)
+        self._held.callback(os.close, lock)
+        return lock
+
+    def reserve_ports(self) -> None:
+        """Reserve the ports of the task and of the agent.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        self.port = reserve_task_port(self.request.first_port)
+        self._held.callback(self.port.release)
+        self.listener = self._held.enter_context(listen_for_links(self.request.address))
 
     def member(self) -> Member:
         """Return the task as the others see it."""
@@ -150,41 +163,27 @@ class Reservation:
 
     def hand_over(self) -> None:
         """Close everything, because a supervisor holds it now."""
-        self.removes_directory = False
-        self._close()
+        self._locked = self.removes_directory = False
+        self.release()
 
     def release(self) -> None:
-        """Release everything, and leave no files."""
+        """Release everything, and leave no files; repeated calls do nothing."""
         if self.removes_directory:
             self.removes_directory = False
             disk.remove_tree(self.paths.directory)
             with contextlib.suppress(OSError):  # holds another task
                 os.rmdir(os.path.dirname(self.paths.directory))
         if self._locked:
+            self._locked = False
             os.ftruncate(self.lock, 0)
-        self._close()
+        self.end_relay()
+        self._held.close()
 
     def end_relay(self) -> None:
         """Stop passing contents on; repeated calls do nothing."""
         if self.relay is not None:
             self.relay.close()
             self.relay = None
-
-    def _close(self) -> None:
-        self.end_relay()
-        if self.port is not None:
-            self.port.release()
-            self.port = None
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
-        if self.lock >= 0:
-            os.close(self.lock)
-            self.lock = -1
-            self._locked = False
-        if self._queue_lock >= 0:
-            os.close(self._queue_lock)
-            self._queue_lock = -1
 
 
 def prepare(channel: Channel, host: HostPaths, request: Prepare) -> Reservation:
@@ -255,8 +254,7 @@ def _reserve(reservation: Reservation) -> None:
     reservation.missing = probe.missing_modules(python, request.imports, request.import_directories)
     reservation.gpus = probe.gpus()
     probe.save()
-    reservation.port = reserve_task_port(request.first_port)
-    reservation.listener = listen_for_links(request.address)
+    reservation.reserve_ports()
 
 
 def _check_program(program: str, python: str, session: Dict[str, str]) -> None:

@@ -207,12 +207,9 @@ class Root(NamedTuple):
 class ResultFile(NamedTuple):
     """A file, a link or an empty directory among the results."""
 
-    area: Area
-    path: str  # relative to its root
-    full: str
-    kind: EntryKind
-    status: os.stat_result
-    target: str = ""  # of a link
+    entry: FileEntry  # without its hash
+    full: str  # path; empty: it cannot be read
+    changed_ns: int = 0  # time of the last change of its status
 
 
 class Results:
@@ -284,13 +281,11 @@ class Results:
     def _logs(self) -> Iterator[ResultFile]:
         for number in attempts(self._paths):
             for path in (f"attempt-{number}.{kind}" for kind in _LOG_FILES):
-                full = self.path_of(Area.LOGS, path)
-                try:
-                    status = os.lstat(full)
-                except OSError:
-                    continue
-                if stat.S_ISREG(status.st_mode) and status.st_size:
-                    yield ResultFile(Area.LOGS, path, full, EntryKind.FILE, status)
+                with contextlib.suppress(OSError):
+                    full = self.path_of(Area.LOGS, path)
+                    file = _read_file(Area.LOGS, path, full, os.lstat(full))
+                    if file is not None and file.entry.kind is EntryKind.FILE and file.entry.size:
+                        yield file
 
     def _walk(self, root: Root, left_out: Collection[str], *, empty: bool) -> Iterator[ResultFile]:
         root_path = os.path.realpath(root.path)
@@ -308,18 +303,17 @@ class Results:
                 yield _unreadable(root.area, directory)
                 continue
             if empty and directory and not entries:
-                yield ResultFile(
-                    root.area, directory, os.path.join(root_path, directory), EntryKind.DIRECTORY, status
-                )
-            for entry in entries:
-                path = f"{directory}/{entry.name}" if directory else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.path not in left_out and not (root.area is Area.FILES and entry.name == _REGENERABLE):
+                entry = FileEntry(root.area, directory, EntryKind.DIRECTORY, status.st_mode & 0o777)
+                yield ResultFile(entry, os.path.join(root_path, directory))
+            for item in entries:
+                path = f"{directory}/{item.name}" if directory else item.name
+                if item.is_dir(follow_symlinks=False):
+                    if item.path not in left_out and not (root.area is Area.FILES and item.name == _REGENERABLE):
                         queue.append(path)
-                else:
-                    file = _read_entry(root.area, path, entry)
-                    if file is not None:
-                        yield file
+                    continue
+                file = _read_entry(root.area, path, item)
+                if file is not None:
+                    yield file
 
     def use(self) -> Tuple[List[AreaUse], str]:
         """Return the use of each area, and a fingerprint of all results; empty if there are none."""
@@ -327,8 +321,8 @@ class Results:
         counts: Dict[Area, Tuple[int, int]] = {}
         for file in self.find():
             _add(hashed, file)
-            files, size = counts.get(file.area, (0, 0))
-            counts[file.area] = files + 1, size + _size(file)
+            files, size = counts.get(file.entry.area, (0, 0))
+            counts[file.entry.area] = files + 1, size + file.entry.size
         root_by_area = {root.area: root for root in [*self.roots(), Root(Area.LOGS, self._paths.directory)]}
         del self.notes[_MOST_NOTES:]
         uses = [AreaUse(area, root_by_area[area].path, *counts[area], root_by_area[area].outside) for area in counts]
@@ -346,23 +340,14 @@ class Results:
         """
         for file in self.find(empty=True):
             self._tick()
-            entry = FileEntry(file.area, file.path, file.kind, file.status.st_mode & 0o777)
-            if file.kind is not EntryKind.DIRECTORY:
+            entry = file.entry
+            is_file = entry.kind is EntryKind.FILE
+            if entry.kind is not EntryKind.DIRECTORY:
                 _add(fingerprint, file)
-            is_named = not names or (
-                file.kind is EntryKind.FILE and any(name in os.path.basename(file.path) for name in names)
-            )
-            if file.area not in areas or not is_named:
-                continue
-            if file.kind is EntryKind.DIRECTORY:
-                yield entry
-                continue
-            if file.kind is EntryKind.LINK:
-                yield entry._replace(target=file.target)
-                continue
-            size = file.status.st_size
-            digest = hash_start(file.full, size, self._tick)
-            yield entry._replace(size=size, mtime_ns=file.status.st_mtime_ns, sha256=digest)
+            is_named = not names or (is_file and any(name in os.path.basename(entry.path) for name in names))
+            if entry.area in areas and is_named:
+                digest = hash_start(file.full, entry.size, self._tick) if is_file else ""
+                yield entry._replace(sha256=digest)
 
     def path_of(self, area: Area, path: str) -> str:
         """Return the path of a file that was listed; empty if the directory does not exist."""
@@ -395,47 +380,50 @@ class _PushedFiles:
 
     def has(self, file: ResultFile) -> bool:
         """Return True if a file is unchanged since it was pushed."""
-        entry = self._entries.get(file.path)
-        if entry is None or (entry.kind is EntryKind.LINK) != (file.kind is EntryKind.LINK):
+        found, pushed = file.entry, self._entries.get(file.entry.path)
+        if pushed is None or (pushed.kind is EntryKind.LINK) != (found.kind is EntryKind.LINK):
             return False
-        if file.kind is not EntryKind.FILE:
-            return entry.target == file.target
-        if entry.size != file.status.st_size:
+        if found.kind is not EntryKind.FILE:
+            return pushed.target == found.target
+        if pushed.size != found.size:
             return False
-        is_linked = entry.kind is EntryKind.DATA and file.status.st_mtime_ns == STAMP_NS  # to the store
+        is_linked = pushed.kind is EntryKind.DATA and found.mtime_ns == STAMP_NS  # to the store
         # Only a change of the file updates the time of its status, and no program can set it.
-        if is_linked or file.status.st_ctime_ns <= self._since_ns:
+        if is_linked or file.changed_ns <= self._since_ns:
             return True
-        return hash_start(file.full, entry.size, self._tick) == entry.sha256
+        return hash_start(file.full, pushed.size, self._tick) == pushed.sha256
 
 
-def _read_entry(area: Area, path: str, entry: "os.DirEntry[str]") -> Optional[ResultFile]:
-    """Return a file or link; None for sockets, pipes and devices, and for what has just been removed."""
+def _read_entry(area: Area, path: str, item: "os.DirEntry[str]") -> Optional[ResultFile]:
+    """Return a file or link; None for what is neither, or has just been removed."""
     try:
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISLNK(status.st_mode):
-            return ResultFile(area, path, entry.path, EntryKind.LINK, status, os.readlink(entry.path))
+        return _read_file(area, path, item.path, item.stat(follow_symlinks=False))
     except FileNotFoundError:
         return None
     except OSError:  # for example, its path is too long
         return _unreadable(area, path)
-    return ResultFile(area, path, entry.path, EntryKind.FILE, status) if stat.S_ISREG(status.st_mode) else None
+
+
+def _read_file(area: Area, path: str, full: str, status: os.stat_result) -> Optional[ResultFile]:
+    """Return a file or link; None for sockets, pipes and devices."""
+    mode, changed_ns = status.st_mode & 0o777, status.st_ctime_ns
+    if stat.S_ISLNK(status.st_mode):
+        return ResultFile(FileEntry(area, path, EntryKind.LINK, mode, target=os.readlink(full)), full, changed_ns)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return ResultFile(
+        FileEntry(area, path, EntryKind.FILE, mode, status.st_size, status.st_mtime_ns), full, changed_ns
+    )
 
 
 def _unreadable(area: Area, path: str) -> ResultFile:
     """Return an entry for what cannot be read: it counts as a result that was not copied."""
-    return ResultFile(
-        area, path[:_LONGEST_PATH] or ".", "", EntryKind.FILE, os.stat_result((0,) * 10, {"st_mtime_ns": 0})
-    )
-
-
-def _size(file: ResultFile) -> int:
-    return file.status.st_size if file.kind is EntryKind.FILE else 0
+    return ResultFile(FileEntry(area, path[:_LONGEST_PATH] or ".", EntryKind.FILE, 0), "")
 
 
 def _add(hashed: "hashlib._Hash", file: ResultFile) -> None:
-    mtime_ns = file.status.st_mtime_ns if file.kind is EntryKind.FILE else 0
-    words = (file.area.value, file.path, file.kind.value, str(_size(file)), str(mtime_ns), file.target)
+    entry = file.entry
+    words = (entry.area.value, entry.path, entry.kind.value, str(entry.size), str(entry.mtime_ns), entry.target)
     hashed.update("\0".join(words).encode("utf-8", "surrogateescape") + b"\n")
 
 
