@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import resource
 import socket
 import struct
 import time
 from typing import Callable, Dict, Optional, Tuple
 
 from train.agent.host.loop import READ, WRITE, Loop
-from train.agent.protocol.admission import Acceptor, max_unauthenticated
 from train.agent.protocol.channel import LineBuffer, LineTooLongError
 from train.agent.protocol.session import (
     LONGEST_GREETING,
@@ -25,6 +26,9 @@ GREETING_DEADLINE_S = 5.0
 _MOST_UNSENT = 16 << 20  # bytes that wait for an end that does not read
 _AT_ONCE = 1 << 16
 _FAILED_S = 1.0  # to read what had arrived before an attempt to send failed
+_FULL_S = 0.05
+_MOST_STRANGERS, _LEAST_STRANGERS = 64, 8
+_DIVISOR = 8  # at most one of this many descriptors of the process belongs to a connection that has not authenticated
 
 
 def start_connection(address: str, port: int) -> socket.socket:
@@ -291,8 +295,7 @@ class StreamListener:
         self._on_up = on_up
         self._on_refused = on_refused
         self._deadline_s = deadline_s
-        self._acceptor = Acceptor(listener)
-        self._max_unauthenticated = max_unauthenticated(expected)
+        self._max_unauthenticated = _max_unauthenticated(expected)
         self._unauthenticated: Dict[MessageStream, None] = {}  # the oldest first
         self._is_open = True
         loop.watch(listener.fileno(), READ, lambda _: self._accept())
@@ -306,16 +309,18 @@ class StreamListener:
         if self._is_open:
             self._is_open = False
             self._loop.unwatch(self._listener.fileno())
-            self._acceptor.close()
             for stream in self._unauthenticated:
                 stream.close()
             self._unauthenticated.clear()
 
     def _accept(self) -> None:
-        accepted = self._acceptor.accept()
-        if accepted is None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(_FULL_S)  # the listener stays readable until a file descriptor is free
             return
-        connection, address = accepted
+        connection.setblocking(False)
 
         def ended(error: Exception) -> None:
             self.release(stream)
@@ -336,6 +341,17 @@ class StreamListener:
             oldest = next(iter(self._unauthenticated))
             self.release(oldest)
             oldest.close()
+
+
+def _max_unauthenticated(expected: int) -> int:
+    """Return the number of connections that one listener holds before they authenticate.
+
+    Args:
+        expected: Number of true participants, all of which may connect at the same moment.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = soft if soft != resource.RLIM_INFINITY else 1 << 20
+    return max(_LEAST_STRANGERS, min(expected + _MOST_STRANGERS, (limit - expected) // _DIVISOR))
 
 
 def reset_on_close(connection: socket.socket) -> None:

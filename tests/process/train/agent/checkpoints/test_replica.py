@@ -238,18 +238,6 @@ def test_a_text_file_that_is_replaced_again_and_again_is_reported(
     assert chief.held is None
 
 
-def test_a_directory_that_is_made_late_removed_and_made_again_is_followed(yard: Yard) -> None:
-    chief = yard.host()
-    sleeper = yard.writer(chief, "keras", pause=60.0)
-    yard.until(lambda: chief.held is not None, "the first snapshot")
-    shutil.rmtree(chief.live)
-    yard.run_for(QUIET_S + 1.0)
-    assert chief.newest.number == 1  # a process that empties a directory usually fills it again
-    chief.write(("w.bin", "x"))
-    yard.until(lambda: chief.newest.number == 2, "the second snapshot")
-    assert sleeper.poll() is None
-
-
 def test_the_same_content_is_no_new_snapshot_and_numbers_continue(yard: Yard) -> None:
     chief = yard.host()
     snapshot = chief.snapshot(("a.h5", "x"))

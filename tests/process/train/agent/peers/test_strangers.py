@@ -13,9 +13,6 @@ import pytest
 
 from tests.process.train.agent.peers.test_links import Net, joined
 from train.agent.protocol.session import Message, encode_message
-from train.errors import RendezvousError
-from train.rendezvous.contract import Participants
-from train.rendezvous.tcp import join_tcp
 
 NONCE = "00" * 16
 HELLO = json.dumps({"hello": ["job", 0, "worker-1"], "nonce": NONCE}).encode() + b"\n"
@@ -87,7 +84,6 @@ def test_a_stranger_that_answers_a_call_does_not_end_the_agent(net: Net, answer:
 
 # --- rendezvous -----------------------------------------------------------------------------------------------------
 
-SECRET = "correct horse battery staple"
 CROWD = """
 import socket, sys
 held = []
@@ -124,30 +120,3 @@ def test_idle_strangers_do_not_keep_agents_apart(net: Net) -> None:
         follower.dial("worker-0")
         net.until(lambda: ("up", "worker-0", "worker-1") in net.events)
     assert net.downs() == []
-
-
-def test_a_port_that_only_hangs_up_is_not_blamed_on_the_secret() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        with subprocess.Popen(
-            [sys.executable, "-c", CLOSER, str(listener.fileno())],
-            pass_fds=[listener.fileno()],
-            stdout=subprocess.PIPE,
-        ) as closer:
-            assert closer.stdout
-            assert closer.stdout.readline() == b"accepts\n"
-            with pytest.raises(
-                RendezvousError, match=r"timed out after 2 s waiting for rank 0 at .*: it does not answer"
-            ) as refused:
-                join_tcp("127.0.0.1", port, Participants(1, 2), SECRET, 2)
-            closer.kill()
-    assert "closed before an answer came" in refused.value.cause
-
-
-CLOSER = """
-import socket, sys
-listener = socket.socket(fileno=int(sys.argv[1]))
-print("accepts", flush=True)
-while True:
-    listener.accept()[0].close()
-"""

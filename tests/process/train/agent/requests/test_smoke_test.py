@@ -9,13 +9,6 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import Agent, Bundle, alive, eventually, gone
 from train.agent.protocol.records import BootstrapStep, Prepared, Refused, SmokeTest, SmokeTestResult
 
-STEPS = """
-import time
-print("Epoch 1/2")
-for step in range(1, 100):
-    print(f"step {step} loss {1 / step}", flush=True)
-    time.sleep(0.05)
-"""
 HANG = """
 import os, subprocess, sys, time
 away = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -44,20 +37,6 @@ def tried(
 def nothing_is_left(agent: Agent) -> None:
     assert not list((agent.root / "jobs").glob("*/*"))
     assert (agent.root / "active").read_text() == ""
-
-
-def test_a_script_is_ended_at_its_first_step(connect: Connect) -> None:
-    agent = connect()
-    answer, steps = tried(agent, STEPS)
-    assert isinstance(answer, SmokeTestResult)
-    assert (answer.stepped, answer.exit) == (True, None)
-    assert answer.lines[:2] == ["Epoch 1/2", "step 1 loss 1.0"]
-    assert len(answer.lines) < 20
-    assert steps[0].step == "running the script by itself"
-    nothing_is_left(agent)
-    again, _ = tried(agent, "print('step 1 loss 2')")  # the session continues
-    assert isinstance(again, SmokeTestResult)
-    assert again.stepped
 
 
 def test_time_runs_out_and_all_processes_end(connect: Connect) -> None:

@@ -30,22 +30,6 @@ class GrowingPlay(Play):
     def save(self, number: int) -> None:
         self.send_record("worker-0", snapshot=Snapshot(self.gang.attempt, number, str(number)))
 
-    def grow(self) -> None:
-        """Reach the stage `CHECK` of the attempt with worker-2."""
-        self.join("worker-2")
-        self.save(1)
-        self.close()
-        for name in self.playing:
-            changes = {"exit": None, "held": False, "probe_results": None, "port": 2300}
-            self.send_record(name, attempt=self.gang.attempt, **changes)
-        self.report_all(held=True, closed=False)
-        assert self.at(Stage.CHECK)
-
-    def probe(self, **errors: str) -> None:
-        for name in self.playing:
-            results = {other: "" for other in self.playing if other != name}
-            self.send_record(name, probe_results=results if name != "worker-2" else {**results, **errors})
-
 
 def test_a_host_joins_at_the_next_checkpoint_of_the_attempt_without_using_a_restart() -> None:
     play = GrowingPlay()
