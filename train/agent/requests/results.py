@@ -380,14 +380,14 @@ class _PushedFiles:
 
     def has(self, file: ResultFile) -> bool:
         """Return True if a file is unchanged since it was pushed."""
-        found, pushed = file.entry, self._entries.get(file.entry.path)
-        if pushed is None or (pushed.kind is EntryKind.LINK) != (found.kind is EntryKind.LINK):
+        current, pushed = file.entry, self._entries.get(file.entry.path)
+        if pushed is None or (pushed.kind is EntryKind.LINK) != (current.kind is EntryKind.LINK):
             return False
-        if found.kind is not EntryKind.FILE:
-            return pushed.target == found.target
-        if pushed.size != found.size:
+        if current.kind is not EntryKind.FILE:
+            return pushed.target == current.target
+        if pushed.size != current.size:
             return False
-        is_linked = pushed.kind is EntryKind.DATA and found.mtime_ns == STAMP_NS  # to the store
+        is_linked = pushed.kind is EntryKind.DATA and current.mtime_ns == STAMP_NS  # to the store
         # Only a change of the file updates the time of its status, and no program can set it.
         if is_linked or file.changed_ns <= self._since_ns:
             return True
