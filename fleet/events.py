@@ -906,23 +906,23 @@ _STEPS_DIFFER = 1.25  # more: the tasks do not wait for each other at each step
 NOT_TRAINING = ("ps", "evaluator")
 
 
-class OwnTime(NamedTuple):
+class _OwnTime(NamedTuple):
     """The part of a step in which a task does not wait for the others."""
 
-    step_s: float
     own_s: float
+    step_s: float
     cause: str  # input or python
 
 
-def own_time(step_s: float | None, input_s: float | None, python_s: float | None) -> OwnTime | None:
+def _own_time(at: Progress) -> _OwnTime | None:
     """Return the part of a step that a task needs before the collective operation; None if unknown."""
-    parts = [seconds for seconds in (input_s, python_s) if seconds is not None]
-    if step_s is None or step_s <= 0 or not parts:
+    parts = [seconds for seconds in (at.input_s, at.python_s) if seconds is not None]
+    if at.step_s is None or at.step_s <= 0 or not parts:
         return None
     seconds = max(parts)
     # In a custom loop, Python waits for the input pipeline: then both are the same time.
-    cause = "input" if input_s is not None and input_s >= _INPUT_SHARE * seconds else "python"
-    return OwnTime(step_s, min(seconds, step_s), cause)
+    cause = "input" if at.input_s is not None and at.input_s >= _INPUT_SHARE * seconds else "python"
+    return _OwnTime(min(seconds, at.step_s), at.step_s, cause)
 
 
 def find_awaited(progress: Mapping[str, Progress | None], attempt: int = 0) -> TaskAwaited | None:
@@ -933,19 +933,13 @@ def find_awaited(progress: Mapping[str, Progress | None], attempt: int = 0) -> T
         attempt: Their attempt.
     """
     training = {task: at for task, at in progress.items() if not task.startswith(NOT_TRAINING)}
-    reported = [at for at in training.values() if at is not None]
-    if len(training) < 2 or len(reported) < len(training):
+    times = {task: _own_time(at) if at is not None else None for task, at in training.items()}
+    ranked = sorted(((own, task) for task, own in times.items() if own is not None), reverse=True)
+    known = {(at.input_s is None, at.python_s is None) for at in training.values() if at is not None}
+    if len(training) < 2 or len(ranked) < len(training) or len(known) > 1:  # they cannot be compared
         return None
-    if len({(at.input_s is None, at.python_s is None) for at in reported}) > 1:  # they cannot be compared
-        return None
-    times = {task: own_time(at.step_s, at.input_s, at.python_s) for task, at in training.items() if at is not None}
-    ranked = sorted(
-        ((busy, task) for task, busy in times.items() if busy is not None), key=lambda pair: -pair[0].own_s
-    )
-    if len(ranked) < len(training):
-        return None
-    steps = [busy.step_s for busy, _ in ranked]
     (first, task), (second, _) = ranked[:2]
+    steps = [own.step_s for own, _ in ranked]
     is_synchronous = max(steps) <= _STEPS_DIFFER * min(steps)
     is_clear = first.own_s - second.own_s >= max(_MARGIN * first.step_s, _MARGIN_S)
     if not (is_synchronous and is_clear and first.own_s >= _SHARE_MIN * first.step_s):

@@ -47,27 +47,6 @@ def find_options(name: str) -> type[ProviderOptions]:
         raise _unknown_error(error) from error
 
 
-def make_provider(
-    options: ProviderOptions, store: Store, *, keep: bool = True, report: Callable[[str], None] = lambda _: None
-) -> Provider:
-    """Return the provider of a fleet.
-
-    Args:
-        options: Options of the fleet.
-        store: State on this computer.
-        keep: The provider may create files in the state directory; otherwise it cannot create instances.
-        report: Takes what the provider waits for.
-
-    Raises:
-        UsageError: the provider cannot be imported.
-    """
-    try:
-        kind = provider_class(type(options))
-    except UnknownProviderError as error:
-        raise _unknown_error(error) from error
-    return kind.open(options, Site(store.root, caller(), lambda: store.owner(keep=keep), store.journal, report))
-
-
 def _unknown_error(error: UnknownProviderError) -> UsageError:
     return UsageError(
         str(error),
@@ -139,5 +118,14 @@ class Services:
         return wrap_provider(self.open_provider(options, keep=keep), around)
 
     def open_provider(self, options: ProviderOptions, *, keep: bool) -> Provider:
-        """Return the provider itself."""
-        return make_provider(options, self.store, keep=keep, report=self.report)
+        """Return the provider itself.
+
+        Raises:
+            UsageError: it cannot be imported.
+        """
+        try:
+            kind = provider_class(type(options))
+        except UnknownProviderError as error:
+            raise _unknown_error(error) from error
+        owner = functools.partial(self.store.owner, keep=keep)
+        return kind.open(options, Site(self.store.root, caller(), owner, self.store.journal, self.report))

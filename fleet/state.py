@@ -41,7 +41,7 @@ from fleet.errors import DamagedStateError, NotFoundError, NotReadyError, UsageE
 from fleet.steps import Shell, Step
 from provision import ledger
 from provision.directories import make_directory
-from provision.keys import fingerprint, generate_ed25519, public_key
+from provision.keys import generate_ed25519, public_key
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.names import instance_name
 from provision.registry import UnknownProviderError, convert_fields, make_options
@@ -379,31 +379,10 @@ class FleetDirectory:
         if not self.key.exists():
             pair = generate_ed25519(comment)
             _replace(self.key, pair.private.encode())
-            _replace(self._public_key, pair.public.encode() + b"\n", 0o644)
             return pair.public
-        public = self._stored_public_key()
-        if not public:  # derived from the private key, which must never be replaced: hosts accept only this key
-            public = self._derived_public_key(comment)
-            _replace(self._public_key, public.encode() + b"\n", 0o644)
-        return public
-
-    @property
-    def _public_key(self) -> Path:
-        return self.path / "id_ed25519.pub"
-
-    def _stored_public_key(self) -> str:
-        """Return the public key in its file; empty if it cannot be read."""
-        try:
-            public = self._public_key.read_text(encoding="ascii").strip()
-            fingerprint(public)
-        except (OSError, ValueError):
-            return ""
-        return public
-
-    def _derived_public_key(self, comment: str) -> str:
         try:
             return public_key(self.key.read_bytes(), comment)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # it must never be replaced: hosts accept only this key
             raise DamagedStateError(
                 f"the key of fleet {self.path.name!r} cannot be read: {self.key}",
                 cause=str(error),
@@ -419,17 +398,9 @@ class FleetDirectory:
 
     def on_this_computer(self, job: str) -> OnThisComputer:
         """Return the results of `job` on this computer."""
-        try:
-            values = json.loads((self.path / "results" / job).read_bytes())
-            return OnThisComputer(
-                str(values["directory"]),
-                bool(values["log_shown"]),
-                str(values.get("pull_to", "")),
-                {str(kind): str(key) for kind, key in values.get("sources", {}).items()},
-                bool(values.get("legacy_keras")),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return OnThisComputer()
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            return _from_json(OnThisComputer, json.loads((self.path / "results" / job).read_bytes()))
+        return OnThisComputer()
 
     def note_results(self, job: str, **changes: Any) -> None:
         """Add fields of OnThisComputer to the record of `job`; another directory replaces the earlier one.

@@ -57,12 +57,17 @@ class Access:
             return outcomes
         try:
             access = self.let_in()
+            obstacle = self._obstacle(access)
         except FleetError as error:
-            return [_explain_outcome(outcome, error.message, error.next_steps) for outcome in outcomes]
-        if not access.changed:
-            words, steps = self._obstacle(access)
-            return [_explain_outcome(outcome, words, steps) for outcome in outcomes]
-        return self._retry(outcomes, connect, access.propagation_s)
+            access, obstacle = SshAccess(), (error.message, error.next_steps)
+        if access.changed:
+            return self._retry(outcomes, connect, access.propagation_s)
+        return [
+            replace(outcome, error=_add_cause(outcome.error, *obstacle))
+            if outcome.error is not None and _is_silent(outcome.error)
+            else outcome
+            for outcome in outcomes
+        ]
 
     def let_in(self) -> SshAccess:
         """Update the firewall rule of the fleet if it does not admit this computer.
@@ -143,12 +148,6 @@ def _is_silent(error: FleetError | None) -> bool:
     return isinstance(error, UnreachableError) and not isinstance(error, WrongHostError)
 
 
-def _explain_outcome(outcome: Outcome[T], words: str, steps: Sequence[NextStep]) -> Outcome[T]:
-    if outcome.error is None or not _is_silent(outcome.error):
-        return outcome
-    return replace(outcome, error=_add_cause(outcome.error, words, steps))
-
-
 def _add_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> FleetError:
     cause = "; ".join(filter(None, (error.cause, words)))
     return error.replaced(cause=cause, next_steps=steps or None)
@@ -178,8 +177,6 @@ def is_reachable_now(host: Host, key: Path, access: Access) -> bool:
 
 Shown = Sequence[tuple[UnknownHost, str]]
 """Hosts, each with the key that it presents."""
-
-_ACCEPT = "--accept-new accepts unknown hosts, but no host whose key has changed"
 
 
 def confirm_host_keys(
@@ -239,32 +236,22 @@ def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) 
         if authorities
         else ""
     )
-    strict = [host.inventory_name for host, _ in left if host.checking == "yes"]
-    if strict:
+    strict = ", ".join(host.inventory_name for host, _ in left if host.checking == "yes")
+    if strict or services.confirm_keys is None:
         raise UsageError(
-            f"the host keys of {names} are unknown",
-            cause=cause or f"StrictHostKeyChecking is yes for {', '.join(strict)}",
-            hint=_ACCEPT,
-            next_steps=[Again({"--accept-new": True}, "up")],
-        )
-    if services.confirm_keys is None:
-        raise UsageError(
-            f"the host keys of {names} are unknown, and confirmation requires a terminal",
-            cause=cause,
-            hint=_ACCEPT,
+            f"the host keys of {names} are unknown{'' if strict else ', and confirmation requires a terminal'}",
+            cause=cause or (f"StrictHostKeyChecking is yes for {strict}" if strict else ""),
+            hint="--accept-new accepts unknown hosts, but no host whose key has changed",
             next_steps=[Again({"--accept-new": True}, "up")],
         )
     if cause:
         sink.emit(Note(cause))
     if not services.confirm_keys(f"Are these the keys of {names}?"):
-        raise _declined()
-
-
-def _declined() -> FleetError:
-    return CancelledError(
-        "host keys rejected; nothing was started",
-        hint="compare the fingerprints with those on the hosts: ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
-    )
+        raise CancelledError(
+            "host keys rejected; nothing was started",
+            hint="compare the fingerprints with those on the hosts: "
+            "ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub",
+        )
 
 
 def _describe_host(unknown: UnknownHost) -> str:

@@ -287,12 +287,11 @@ def _explain_kept(error: FleetError, record: FleetRecord, names: Sequence[str]) 
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     options = record.spec.options
     is_deleted = bool(options.max_cost_usd) and not options.unattended
-    if len(names) == 1:
-        them, end = "it", "it is deleted" if is_deleted else "it stops"
-    else:
-        them, end = "them", "they are deleted" if is_deleted else "they stop"
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
-    words = f"{', '.join(names)} kept until {at}{price}; the next `fleet up` uses {them}, else {end} then"
+    words = (
+        f"{', '.join(names)} kept until {at}{price}, then {'deleted' if is_deleted else 'stopped'}: "
+        "until then, the next `fleet up` continues there"
+    )
     return error.replaced(
         cause="\n".join(filter(None, (error.cause, words))),
         next_steps=[*error.next_steps, Step("up"), Step("down")],

@@ -263,16 +263,10 @@ def _existing_spec(request: UpRequest, record: FleetRecord) -> FleetSpec:
         return replace(has, provider=provider, workers=given.workers or has.workers)
     refuse_options(given, provider)
     options = change_options(has.options, given.of(provider))
-    spec = replace(
-        has,
-        workers=has.workers if given.workers is None else given.workers,
-        python=has.python if given.python is None else given.python,
-        python_source=has.python_source if given.python is None else "",
-        packages=has.packages if given.packages is None else given.packages,
-        index_url=has.index_url if given.index_url is None else given.index_url,
-        pip_proxy=has.pip_proxy if given.pip_proxy is None else given.pip_proxy,
-        options=options,
-    )
+    names = ("workers", "python", "packages", "index_url", "pip_proxy")
+    changed = {name: value for name in names if (value := getattr(given, name)) is not None}
+    source = has.python_source if given.python is None else ""
+    spec = replace(has, options=options, python_source=source, **changed)
     if given.workers is None and _overrides(given, provider):
         spec = replace(spec, workers=_default_workers(options))
     if not record.ready and (given.python or given.packages is not None):
@@ -369,19 +363,11 @@ def gpu_package_notes(spec: FleetSpec) -> tuple[str, ...]:
     """
     if not spec.options.gpus or not spec.packages:
         return ()
-    given = [(line, *split_requirement(line)) for line in spec.packages]
-    if any(name in _TENSORFLOW and "and-cuda" in extras for _, name, extras in given):
+    given = [extras for name, extras in map(split_requirement, spec.packages) if name in _TENSORFLOW]
+    if any("and-cuda" in extras for extras in given) or (not given and "tensorflow" in " ".join(spec.packages)):
         return ()
-    for line, name, extras in given:
-        if name in _TENSORFLOW:
-            rest = line.partition("]")[2] if extras else line[len(name) :]
-            complete = f"{name}[{','.join(['and-cuda', *filter(None, [extras[1:-1]])])}]{rest}"
-            return (
-                f"'{line}' has no libraries of NVIDIA, and TensorFlow may not find those of the image: "
-                f"--package '{complete}' installs them",
-            )
-    if any("tensorflow" in line for line in spec.packages):
-        return ()
+    if given:
+        return ("--package names TensorFlow without NVIDIA's libraries: tensorflow[and-cuda] installs them",)
     return ("--package replaces TensorFlow: fleet up does not check that another framework can use the GPUs",)
 
 

@@ -16,7 +16,7 @@ from fleet.jobs.results import StoredJobs, StoredTask, result_of
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import where
 from fleet.remote.quoting import one_line
-from fleet.reports.record import Change, Fault, FirstCause, JobRecord, TaskRecord
+from fleet.reports.record import Fault, FirstCause, JobRecord, TaskRecord
 from fleet.state import FleetRecord
 from train.agent.gang.hang import describe
 from train.agent.protocol.cluster import by_rank, is_task, tf_config
@@ -41,7 +41,6 @@ MOST_RECORDS = 20_000
 """Maximum number of records of a slot; an endless list must not exhaust the memory of this computer."""
 
 _MOST_FAULTS = 500
-_MOST_CHANGES = 20_000
 _LONGEST = 500  # characters of a sentence
 _SAME_NOTICE_S = 60.0
 
@@ -120,7 +119,7 @@ def _read_records(agent: AgentClient, job: str) -> list[Record]:
 class History:
     """The history of a job, from the records of its tasks; what all hosts report counts once."""
 
-    changes: list[Change] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)  # the last of each slot
     faults: list[Fault] = field(default_factory=list)
     _attempts: set[int] = field(default_factory=set)
     _notices: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -148,10 +147,9 @@ class History:
     def _add_state(self, state: TaskState, *, is_stopped: bool) -> None:
         has_exited = state.phase is Phase.EXITED
         failed = has_exited and not is_stopped and bool(state.reason or state.exit not in (None, Exit(code=0)))
-        text = _describe_end(state) if has_exited else ""
-        self.changes.append(Change(state.slot, state.task, state.attempt, state.phase.value, state.at, failed, text))
+        self.states[state.slot] = _describe_end(state) if has_exited else state.phase.value
         if failed:
-            self.faults.append(Fault(state.at, state.attempt, state.task, text))
+            self.faults.append(Fault(state.at, state.attempt, state.task, self.states[state.slot]))
 
     def _add_notice(self, notice: Notice) -> None:
         key = notice.attempt, notice.text
@@ -183,9 +181,10 @@ def _describe(
     """Combine what is known about a job."""
     first = description(job.reports)
     stored = {task.stored.slot: task for task in job.tasks}
-    states = {change.slot: change.text or change.phase for change in history.changes}
     members = by_rank([member for member in first.members if member.task and is_task(member.task)])
-    tasks = [_task(member, members, stored.get(member.slot), states.get(member.slot, "")) for member in members]
+    tasks = [
+        _task(member, members, stored.get(member.slot), history.states.get(member.slot, "")) for member in members
+    ]
     missing = sorted({*silent, *(task.host for task in tasks if not task.state)})
     return JobRecord(
         job=job.job,
@@ -206,7 +205,6 @@ def _describe(
         code_sha256=first.code_sha256,
         fleet_version=__version__,
         tasks=tasks,
-        changes=sorted(history.changes, key=lambda change: change.at)[-_MOST_CHANGES:],
         faults=sorted(history.faults, key=lambda fault: fault.at)[-_MOST_FAULTS:],
         cause=_shorten(verdict) if verdict else None,
         notes=[f"{fold(missing)} did not answer, or has no complete records: data are missing"] if missing else [],

@@ -147,15 +147,24 @@ def check_growth(max_workers: int, options: ProviderOptions, replication: Replic
             "--max-workers requires a fleet that can grow, and the nodes of an allocation are fixed",
             next_steps=[Again({"--max-workers": None})],
         )
+    check_replicated("--max-workers", replication)
+
+
+def check_replicated(option: str, replication: Replication) -> None:
+    """Reject an option that needs the checkpoints on all hosts if these do not replicate them.
+
+    Raises:
+        UsageError: checkpoints are at a URL, or are not replicated.
+    """
     if "://" in replication.directory:
         raise UsageError(
-            "--max-workers takes in hosts at a checkpoint that the hosts replicate, and --checkpoint-dir is a URL",
-            hint="fleet up and fleet train --resume continue a job on more hosts",
-            next_steps=[Again({"--max-workers": None})],
+            f"{option} requires checkpoints that the hosts replicate, and --checkpoint-dir is a URL",
+            hint="the script itself continues from a checkpoint at a URL",
+            next_steps=[Again({option: None})],
         )
     if replication.mib_s <= 0:
         raise UsageError(
-            "--max-workers requires the replication of checkpoints, which --checkpoint-bandwidth 0 disables",
+            f"{option} requires the replication of checkpoints, which --checkpoint-bandwidth 0 disables",
             next_steps=[Again({"--checkpoint-bandwidth": None})],
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet.errors import NotFoundError, NotReadyError, UsageError, fold
+from fleet.errors import NotFoundError, NotReadyError, fold
 from fleet.events import Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
@@ -17,7 +17,7 @@ from fleet.remote.quoting import one_line
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, TrainCommand
 from fleet.steps import Again, Step
-from train.agent.protocol.records import Replication, Resumption
+from train.agent.protocol.records import Resumption
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,6 @@ class Origin:
 
     resumption: Resumption
     name: str
-
-
-def check_replication(replication: Replication) -> None:
-    """Reject options with which the hosts do not give each other the checkpoint.
-
-    Raises:
-        UsageError: checkpoints are at a URL, or are not replicated.
-    """
-    if "://" in replication.directory:
-        raise UsageError(
-            "--resume copies checkpoints on the hosts, and --checkpoint-dir is a URL",
-            hint="the script itself continues from a checkpoint at a URL",
-            next_steps=[Again({"--resume": None})],
-        )
-    if replication.mib_s <= 0:
-        raise UsageError(
-            "--resume requires the replication of checkpoints, which --checkpoint-bandwidth 0 disables",
-            next_steps=[Again({"--checkpoint-bandwidth": None})],
-        )
 
 
 def find_origin(

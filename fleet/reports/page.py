@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fleet.reports.record import Change, JobRecord, packages_of
+from fleet.reports.record import JobRecord, packages_of
 from fleet.results.runs import read_telemetry, scalars_of
 from provision.quantities import format_span
 from train.agent.protocol.records import LATEST_S
@@ -32,8 +32,7 @@ _MOST_TASKS = 256
 _MOST_METRICS = 12
 _MOST_LINES = 64  # of a chart
 _MOST_POINTS = 4000  # of a chart
-_MOST_SLOTS = 64  # of the timeline
-_MOST_BARS = 60  # of a slot; the last ones
+_MOST_STARTS = 60  # of attempts; the last ones
 _MOST_FAULTS = 100  # the last ones
 _COLORS = 8  # tasks with a color of their own
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 352, 8, 170  # of the lines of a chart
@@ -142,7 +141,7 @@ def _metric_rank(kind: str) -> tuple[bool, bool, str]:
     return name != "loss", "loss" not in name, name
 
 
-# --- charts and timeline: the template draws them -------------------------------------------------------------------
+# --- charts: the template draws them --------------------------------------------------------------------------------
 
 
 class Axis(NamedTuple):
@@ -211,58 +210,6 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
     return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
-def times_of(record: JobRecord, measured: Sequence[float]) -> tuple[float, float]:
-    """Return the begin and the end of the times that all charts of a job show, in seconds since the epoch.
-
-    Args:
-        record: The job.
-        measured: Times of measured values; they count if the times of the job are unknown or wrong.
-    """
-    seen = [change.at for change in record.changes] + list(measured)
-    begin = record.started_at or min(seen, default=0.0)
-    if seen and not begin - 86400 <= min(seen) <= begin + 30 * 86400:
-        begin = min(seen)
-    return begin, max([record.ended_at or begin, begin + 1.0, *seen])
-
-
-class Bar(NamedTuple):
-    """A phase of a slot: ``waiting``, ``running``, ``stopping``, or ``failed`` (running, and then it failed)."""
-
-    begin: float
-    end: float
-    kind: str
-    label: str
-
-
-def bars_of(record: JobRecord, end: float) -> dict[str, list[Bar]]:
-    """Return what each slot did, by the task that it ran last, with the slot if the names differ."""
-    by_slot: dict[str, list[Change]] = {}
-    for change in sorted(record.changes, key=lambda change: (change.attempt, change.at)):
-        by_slot.setdefault(change.slot, []).append(change)
-    ranks = {task.task: rank for rank, task in enumerate(record.tasks)}
-    rows = {}
-    for slot, changes in sorted(by_slot.items(), key=lambda item: (ranks.get(item[1][-1].task, len(ranks)), item[0])):
-        task = next((change.task for change in reversed(changes) if change.task), "")
-        label = f"{slot} (spare)" if not task else task if task == slot else f"{task} ({slot})"
-        pairs = zip(changes, [*changes[1:], None], strict=True)
-        is_running = record.state == "running"  # else the end of the last phase is unknown
-        rows[label] = [
-            _bar(first, second, end)
-            for first, second in pairs
-            if first.phase != "exited" and (second is not None or is_running)
-        ][-_MOST_BARS:]
-    return rows
-
-
-def _bar(change: Change, following: Change | None, end: float) -> Bar:
-    end = end if following is None else following.at
-    kind = "failed" if following is not None and following.failed and change.phase != "waiting" else change.phase
-    label = f"attempt {change.attempt}: {change.phase} for {max(0.0, end - change.at):.1f} s"
-    if following is not None and following.phase == "exited" and following.text:
-        label += f", {following.text}"
-    return Bar(change.at, end, kind, label)
-
-
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -293,14 +240,10 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
     charts: dict[str, list[Chart]] = {}
     for item in measures:
         charts.setdefault(item.heading, []).append(draw(item, colors))
-    measured = [at for item in measures for curve in item.curves for part in curve.parts for at, _ in part]
-    begin, end = times_of(record, measured)
+    curves = [curve for item in measures for curve in item.curves]
+    begin, end = _span([at for curve in curves for part in curve.parts for at, _ in part], record)
     unit_s, unit = max((unit for unit in _TIME_UNITS if unit[0] * 3 <= end - begin), default=_TIME_UNITS[0])
     ticks = [tick for tick in nice_ticks(0.0, (end - begin) / unit_s, 6) if tick * unit_s <= end - begin]
-    starts: dict[int, float] = {}
-    for change in record.changes:
-        starts[change.attempt] = min(change.at, starts.get(change.attempt, change.at))
-    rows = bars_of(record, end)
     memory = [curve for item in measures if item.name == "Memory" for curve in item.curves]
     return {
         "job": record,
@@ -308,17 +251,26 @@ def _context(record: JobRecord, measures: Sequence[Measure]) -> dict[str, Any]:
         "colors": colors,
         "charts": charts,
         "times": Axis(begin, end, _LEFT, _RIGHT, ticks),
-        "shares": Axis(begin, end, 0.0, 100.0, ticks),
+        "begin": begin,
         "unit_s": unit_s,
         "unit": unit,
-        "starts": [at for attempt, at in sorted(starts.items()) if attempt > 1][-_MOST_BARS:],
-        "rows": list(rows.items())[:_MOST_SLOTS],
-        "rows_left_out": max(0, len(rows) - _MOST_SLOTS),
-        "faults": list(enumerate(record.faults, 1))[-_MOST_FAULTS:],
+        "starts": [part[0][0] for curve in curves[:1] for part in curve.parts[1:]][-_MOST_STARTS:],
+        "faults": record.faults[-_MOST_FAULTS:],
         "peaks": {curve.task: max(value for part in curve.parts for _, value in part) for curve in memory},
         "packages": packages_of(record.tasks[:_MOST_TASKS]),
         "tf_config": next((_indent(task.tf_config) for task in record.tasks if task.tf_config), ""),
     }
+
+
+def _span(measured: Sequence[float], record: JobRecord) -> tuple[float, float]:
+    """Return the begin and the end of the times that all charts show, in seconds since the epoch.
+
+    Measured times count if those of the job are unknown or wrong.
+    """
+    begin = record.started_at or min(measured, default=0.0)
+    if measured and not begin - 86400 <= min(measured) <= begin + 30 * 86400:
+        begin = min(measured)
+    return begin, max([record.ended_at or begin, begin + 1.0, *measured])
 
 
 def _indent(tf_config: str) -> str:

@@ -19,28 +19,6 @@ LARGEST = 32 << 20
 """Maximum size of the JSON in bytes."""
 
 
-class Change(NamedTuple):
-    """A task entered a phase.
-
-    Attributes:
-        slot: The slot that ran it.
-        task: The task.
-        attempt: Number of the attempt.
-        phase: ``waiting``, ``running``, ``stopping`` or ``exited``.
-        at: Seconds since the epoch.
-        failed: It exited with an error that fleet did not cause; only for ``exited``.
-        text: How it exited, for users; empty: it did not.
-    """
-
-    slot: str
-    task: str
-    attempt: int
-    phase: str
-    at: float
-    failed: bool = False
-    text: str = ""
-
-
 class Fault(NamedTuple):
     """Something that happened to a job: a failed attempt, a hang, a lost host, a notice.
 
@@ -123,7 +101,6 @@ class JobRecord(NamedTuple):
         code_sha256: Hash of all uploaded files; empty: unknown.
         fleet_version: Version of this program.
         tasks: Its tasks by rank.
-        changes: What its tasks did, in the order of time.
         faults: What went wrong, in the order of time.
         cause: The first cause of its failure; None: it did not fail.
         environment: Names of the variables that the user set; None: unknown. Values are never stored.
@@ -148,7 +125,6 @@ class JobRecord(NamedTuple):
     code_sha256: str = ""
     fleet_version: str = ""
     tasks: list[TaskRecord] = []
-    changes: list[Change] = []
     faults: list[Fault] = []
     cause: FirstCause | None = None
     environment: list[str] | None = None

@@ -1,4 +1,4 @@
-"""Arrange pulled event files and telemetry as TensorBoard's runs: WORKER/attempt-N/…, the telemetry in …/fleet.
+"""Arrange pulled event files and telemetry as TensorBoard's runs: TASK/…, the telemetry in TASK/fleet.
 
 Names and contents come from hosts: only regular files are read, and all paths that are written are inside the
 directory.
@@ -7,12 +7,10 @@ directory.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
 import stat
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,45 +18,28 @@ from typing import Any
 EVENT_FILE = ".tfevents."
 """Part of the names of event files."""
 
-NAMES = (EVENT_FILE, ".telemetry.jsonl", ".times")
+NAMES = (EVENT_FILE, ".telemetry.jsonl")
 """Parts of the names of all files that a directory of runs is made of."""
 
-_TIMES = struct.Struct(">QQ")
-_TELEMETRY = re.compile(r"attempt-([0-9]{1,9})\.(?:telemetry\.jsonl|times)")
-_CREATED = re.compile(r"\.tfevents\.([0-9]{1,12})")
+_TELEMETRY = re.compile(r"attempt-([0-9]{1,9})\.telemetry\.jsonl")
 _MOST_BYTES = 16 << 20  # of telemetry that is read
 _MIB = 1 << 20
 _STEP_TIMES = ("step_s", "input_s", "python_s")
 
 
-def run_of(path: str, chief: str, starts: Mapping[str, Mapping[int, float]]) -> str:
+def run_of(path: str, chief: str) -> str:
     """Return the run of an event file.
 
     Args:
         path: Path of the file in the directory of results, see fleet.results.layout.
         chief: The task that has the model and the checkpoints.
-        starts: The times at which the attempts of each task began, by number.
     """
     kind, *parts = path.split("/")[:-1]
     if kind == "others":
-        task, *parts = parts[:1] + parts[2:]
+        parts = parts[:1] + parts[2:]
     elif kind in ("model", "checkpoints"):
-        task = chief
-    else:
-        task, *parts = parts or [chief]
-    created = _CREATED.search(path.rpartition("/")[2])
-    attempt = attempt_at(float(created[1]) if created else 0.0, starts.get(task, {}))
-    return "/".join([task, f"attempt-{attempt}", *parts])
-
-
-def attempt_at(at: float, starts: Mapping[int, float]) -> int:
-    """Return the number of the last attempt that began before a time; the first one if none did.
-
-    Args:
-        at: The time, whole seconds since the epoch.
-        starts: The times at which the attempts began, by number.
-    """
-    return max((number for number, start in starts.items() if int(start) <= at), default=min(starts, default=1))
+        parts = [chief, *parts]
+    return "/".join(parts or [chief])
 
 
 def scalars_of(sample: Mapping[str, Any]) -> dict[str, float]:
@@ -88,20 +69,15 @@ def samples_in(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def read_telemetry(results: Path) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    """Yield task, attempt, and samples of each telemetry file in a directory of results."""
-    for task, attempt, path in _attempt_files(results):
-        if path.suffix == ".jsonl":
-            with path.open("rb") as file:
-                yield task, attempt, list(samples_in(file.read(_MOST_BYTES)))
-
-
-def _attempt_files(results: Path) -> Iterator[tuple[str, int, Path]]:
-    """Yield task, attempt, and path of each file with telemetry or the times of a log."""
+    """Yield task, attempt, and samples of each telemetry file in a directory of results, by task and attempt."""
+    files = []
     for path in _regular_files(results):
         kind, task, name = [*path.split("/", 2), "", ""][:3]
-        match = _TELEMETRY.fullmatch(name)
-        if kind == "logs" and match:
-            yield task, int(match[1]), results / path
+        if kind == "logs" and (match := _TELEMETRY.fullmatch(name)):
+            files.append((task, int(match[1]), results / path))
+    for task, attempt, file in sorted(files):
+        with file.open("rb") as telemetry:
+            yield task, attempt, list(samples_in(telemetry.read(_MOST_BYTES)))
 
 
 def _is_number(value: Any) -> bool:
@@ -121,31 +97,29 @@ class Runs:
     def __init__(self, results: Path, directory: Path) -> None:
         self._results = results
         self._directory = directory
-        self._latest: dict[str, float] = {}  # time of the last sample that was written, by run
+        self._times: dict[str, tuple[float, float]] = {}  # of the first and the last sample that was written, by run
 
     def refresh(self) -> int:
         """Bring the directory up to date; return the number of event files of the script."""
-        starts: dict[str, dict[int, float]] = {}
-        for task, attempt, path in _attempt_files(self._results):
-            times = starts.setdefault(task, {})
-            times[attempt] = min(_first_time(path), times.get(attempt, math.inf))
         files = list(_regular_files(self._results))
-        chief = _chief([path.split("/")[1] for path in files if path.count("/") > 1])
+        tasks = [path.split("/")[1] for path in files if path.count("/") > 1]
+        chief = next((task for task in tasks if task.startswith(("chief", "master"))), "worker-0")
         events = [path for path in files if EVENT_FILE in path.rpartition("/")[2]]
         for event_file in events:
-            target = self._directory / run_of(event_file, chief, starts) / event_file.rpartition("/")[2]
+            target = self._directory / run_of(event_file, chief) / event_file.rpartition("/")[2]
             _append_new(self._results / event_file, target)
-        for task, attempt, samples in read_telemetry(self._results):
-            if attempt in starts.get(task, {}):  # another command may just have added the file
-                self._write_telemetry(f"{task}/attempt-{attempt}/fleet", samples, starts[task][attempt])
+        for task, _, samples in read_telemetry(self._results):
+            self._write_telemetry(f"{task}/fleet", samples)
         return len(events)
 
-    def _write_telemetry(self, run: str, samples: Sequence[Mapping[str, Any]], start: float) -> None:
-        new = [sample for sample in samples if sample["at"] > self._latest.get(run, 0.0)]
+    def _write_telemetry(self, run: str, samples: Sequence[Mapping[str, Any]]) -> None:
+        first, last = self._times.get(run, (0.0, 0.0))
+        new = [sample for sample in samples if sample["at"] > last]
         if new:
-            self._latest[run] = new[-1]["at"]
-            rows = [(sample["at"], int(max(0.0, sample["at"] - start)), scalars_of(sample)) for sample in new]
-            write_scalars(self._directory / run / f"events.out{EVENT_FILE}{int(start)}.fleet", rows)
+            first = first or new[0]["at"]
+            self._times[run] = first, new[-1]["at"]
+            rows = [(sample["at"], int(sample["at"] - first), scalars_of(sample)) for sample in new]
+            write_scalars(self._directory / run / f"events.out{EVENT_FILE}{int(first)}.fleet", rows)
 
 
 def write_scalars(path: Path, rows: Sequence[tuple[float, int, Mapping[str, float]]]) -> None:
@@ -186,17 +160,3 @@ def _regular_files(directory: Path) -> Iterator[str]:
             path = Path(root) / name
             if any(part in name for part in NAMES) and stat.S_ISREG(path.lstat().st_mode):
                 yield path.relative_to(directory).as_posix()
-
-
-def _chief(tasks: Sequence[str]) -> str:
-    """Return the task that wrote the model: a chief if there is one."""
-    return next((task for task in tasks if task.startswith(("chief", "master"))), "worker-0")
-
-
-def _first_time(path: Path) -> float:
-    """Return the time of the first entry of a telemetry file or of the times of a log; infinity if it has none."""
-    with path.open("rb") as file:
-        data = file.read(1 << 13)
-    if path.name.endswith(".times"):
-        return _TIMES.unpack_from(data)[1] / 1e6 if len(data) >= _TIMES.size else math.inf
-    return next((float(sample["at"]) for sample in samples_in(data)), math.inf)

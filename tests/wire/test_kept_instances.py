@@ -33,7 +33,7 @@ def failed(program: Program, emulator: Emulator) -> Iterator[Program]:
     ran = program.run(*UP, "--package", "no-such-package", code=14)
     error = " ".join(ran.err.split())
     assert "worker-0 kept until" in error
-    assert "uses it, else it stops then" in error
+    assert "then stopped: until then, the next `fleet up` continues there" in error
     assert "next: fleet up fleet down" in error
     yield program
     program.close()

@@ -84,24 +84,10 @@ def test_a_damaged_fleet_does_not_hide_the_others(program: Program) -> None:
     assert b"ran" in program.run("train", "task.py", "--fleet", "bad").out
 
 
-def test_a_lost_public_key_is_restored_from_the_private_key(program: Program) -> None:
-    program.run("up", "--workers", "1")
-    program.script("task.py", "print('ran')\n")
-    directory = program.state / "fleets" / "default"
-    private, public = (directory / name for name in ("id_ed25519", "id_ed25519.pub"))
-    before = private.read_bytes(), public.read_text()
-    for damage in (Path.unlink, DAMAGES["random"], DAMAGES["empty"]):
-        damage(public)
-        program.run("up", "--workers", "1")
-        assert (private.read_bytes(), public.read_text()) == before
-    assert program.run("train", "task.py").text.count("ran") == 1
-
-
 def test_a_damaged_private_key_is_never_replaced(program: Program) -> None:
     program.run("up", "--workers", "1")
     directory = program.state / "fleets" / "default"
     (directory / "id_ed25519").write_bytes(b"no key")
-    (directory / "id_ed25519.pub").unlink()
     assert "the key of fleet 'default' cannot be read" in program.run("up", "--workers", "1", code=14).err
     assert (directory / "id_ed25519").read_bytes() == b"no key"
 

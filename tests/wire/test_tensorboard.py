@@ -73,7 +73,7 @@ def check_report_of_pulled_results(two: Program) -> None:
     two.run("report", "--dir", "pulled", "--to", "live.html")  # replaces a page
     page = (two.directory / "live.html").read_text()
     assert ">cancelled</span>" in page
-    for part in ("loss over time", "attempt 1: running", "&#34;index&#34;: 0", "stopping"):
+    for part in ("loss over time", "ended by signal", "&#34;index&#34;: 0", "No faults"):
         assert part in page
 
 
@@ -93,10 +93,10 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     started = next(event for event in map(json.loads, shown.stdout) if event["event"] == "tensorboard_started")
     assert started["directory"] is None
     wait_for("the curves of both workers", lambda: len(tags(started["url"])) >= 2)
-    assert tags(started["url"])["worker-1/attempt-1/train"] == {"epoch_loss"}
+    assert tags(started["url"])["worker-1/train"] == {"epoch_loss"}
     for source in (two.state / "local").glob(f"*/fleet/jobs/{started['job']}/worker-0/src"):
         (source / "more").touch()
-    wait_for("a new file", lambda: "worker-0/attempt-1/logs" in tags(started["url"]))
+    wait_for("a new file", lambda: "worker-0/logs" in tags(started["url"]))
     shown.send_signal(signal.SIGINT)
     shown.communicate()
     assert shown.returncode == 0
@@ -112,9 +112,8 @@ def test_curves_and_telemetry_of_all_workers_while_the_job_runs_and_after_a_pull
     started = next(event for event in map(json.loads, local.stdout) if event["event"] == "tensorboard_started")
     assert started["directory"] == str(two.directory / "pulled")
     wait_for("all runs", lambda: len(tags(started["url"])) >= 5)
-    shown = tags(started["url"])["worker-1/attempt-1/fleet"]
+    shown = tags(started["url"])["worker-1/fleet"]
     assert "fleet/metrics/loss" in shown
-    assert "fleet/attempt" not in shown  # the name of the run has it
     local.send_signal(signal.SIGHUP)  # the terminal was closed
     local.communicate()
     assert local.returncode == 0

@@ -32,7 +32,7 @@ from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import PullRequest, pull_results, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.results import report_results
-from fleet.jobs.resume import Origin, check_replication, find_origin, is_resumable
+from fleet.jobs.resume import Origin, find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types, success, with_added
 from fleet.remote.client import AgentClient
@@ -136,7 +136,7 @@ def _make_training(request: TrainRequest, services: Services, sink: Sink) -> _Tr
         programs.refuse_without_servers(located.entry, len(record.hosts))
     origin: Origin | None = None
     if request.resume is not None:
-        check_replication(request.replication)
+        policies.check_replicated("--resume", request.replication)
         origin = find_origin(request.resume, record, directory, services, sink)
     program = programs.collect(located, services, env.get("PYTHONPATH", ""))
     return _Training(request, program, ExistingFleet(record, directory, services, "train"), origin, sink)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import NotReadyError
 from fleet.events import Event, InstanceChanged, Note
 from fleet.fleets import repair
 from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet
@@ -160,13 +159,6 @@ def test_only_lost_instances_are_replaced(world: World) -> None:
     assert world.directory.read() == record
     assert world.rejoined == [("10.0.0.01", "10.0.0.12", "10.0.0.21")]
     assert [entry["intent"] for entry in world.directory.intents()] == ["listed", "create", "listed"]
-
-
-def test_a_fleet_without_instances_is_not_recreated_automatically(world: World) -> None:
-    world.lose(0, 1, 2)
-    with pytest.raises(NotReadyError, match="no instance of fleet 'demo' is left"):
-        repair_fleet(world.fleet, world.story)
-    assert world.cloud.calls == ["list"]
 
 
 # --- while a job is followed ---------------------------------------------------------------------------------------

@@ -46,12 +46,6 @@ def test_paths_are_inside_the_uploaded_files_and_values_of_variables_are_left_ou
     assert repeat(command, split_train(options)) == ([*repeated, "--workdir", "."], [])
 
 
-def test_a_missing_file_of_variables_is_reported(project: Path) -> None:
-    options = ["--env-file", "gone", "-m", "x"]
-    _, (note,) = repeat(TrainCommand(str(project), tuple(options)), split_train(options))
-    assert note.startswith("the variables of --env-file gone are left out")
-
-
 @pytest.mark.parametrize(
     "options",
     [

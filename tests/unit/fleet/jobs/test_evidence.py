@@ -83,18 +83,6 @@ def test_the_end_of_a_long_log_is_kept_and_memory_is_bounded() -> None:
     assert "ValueError" in verdict.message
 
 
-def test_each_attempt_has_its_own_cause() -> None:
-    evidence = collected()
-    first = evidence.of_attempt(ended())
-    log(evidence, "worker-0", b"up\n", 2)
-    end(evidence, "worker-1", Exit(signal=9), 2)
-    end(evidence, "worker-0", Exit(signal=15), 2, ours=True)
-    last = evidence.verdict(result(attempt=2)._replace(exits={}))
-    assert first is not None
-    assert last is not None
-    assert (first.kind, last.kind) == (Cause.SCRIPT_EXCEPTION, Cause.KILLED)
-
-
 def test_an_attempt_is_complete_when_all_its_tasks_reported_their_exit() -> None:
     evidence = Evidence((*TWO, MEMBERS[2]._replace(task="")))
     assert not evidence.complete(ended(), {})

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fleet.cli import app as cli
-from fleet.cli.jobs import train
 from fleet.errors import UsageError
 from fleet.jobs.policy import check_policy, on_fleet, replication
 from tests.next_steps import repetition
-from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy, SuccessPolicy
+from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy
 
 NONSENSE = [
     (Policy(), 2, 10.0, "leaves no worker"),
@@ -64,39 +60,3 @@ def test_defaults_depend_on_the_hosts(
 )
 def test_checkpoint_directories(directory: str, kept: Replication) -> None:
     assert replication(directory, 50.0) == kept
-
-
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[train.TrainRequest]:
-    """Return the requests that reach the verb."""
-    requests: list[train.TrainRequest] = []
-    monkeypatch.setenv("FLEET_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(train, "run", lambda request, *_: requests.append(request))
-    return requests
-
-
-def test_every_option_arrives(asked: list[train.TrainRequest]) -> None:
-    line = (
-        "--restarts 3 --restart-policy exit-code --backoff 1.5 --success-policy chief --min-workers 2 --spares 1 "
-        "--max-workers 4 "
-        "--timeout 2h --start-timeout 90 --hang-timeout 10m --on-hang restart --host-timeout 30s --link-timeout 5 "
-        "--checkpoint-dir out/ckpt --checkpoint-bandwidth 20 --grace 1m --preemptions 4"
-    )
-    assert cli.run(["train", "task.py", *line.split()]) == 0
-    (request,) = asked
-    assert request.policy == Policy(
-        restart=RestartPolicy.EXIT_CODE,
-        restarts=3,
-        success=SuccessPolicy.CHIEF,
-        min_workers=2,
-        max_workers=4,
-        backoff_s=1.5,
-        timeout_s=7200.0,
-        start_timeout_s=90.0,
-        hang_timeout_s=600.0,
-        on_hang=OnHang.RESTART,
-    )
-    assert request.replication == Replication("out/ckpt", 20.0)
-    assert (request.spares, request.link_timeout_s, request.grace_s) == (1, 5.0, 60.0)
-    assert (request.preemptions, request.host_timeout_s) == (4, 30.0)

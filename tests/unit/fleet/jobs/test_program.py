@@ -69,23 +69,6 @@ def test_arguments_before_and_after_the_double_dash(
     assert (request.script, request.module, request.command, request.arguments) == wanted
 
 
-@pytest.mark.parametrize(
-    ("words", "seconds"),
-    [
-        (["task.py"], 0.0),
-        (["task.py", "--local-first"], 60.0),
-        (["--local-first", "task.py"], 60.0),
-        (["--local-first", "90", "task.py"], 90.0),
-        (["--local-first", "2m", "task.py"], 120.0),
-        (["task.py", "--", "--local-first"], 0.0),
-    ],
-)
-def test_a_smoke_test_has_the_default_or_the_given_time(
-    asked: Callable[..., tuple[str, float]], words: list[str], seconds: float
-) -> None:
-    assert asked("check", *words) == ("task.py", seconds)
-
-
 # --- requirements ---------------------------------------------------------------------------------------------------
 
 
@@ -143,16 +126,13 @@ def prepared(task: str, *gpus: str) -> Prepared:
     return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
-TERMS = Terms()
-
-
 def warned(
-    directory: Path, text: str, hosts: int = 2, *, terms: Terms = TERMS, command: tuple[str, ...] = ()
+    directory: Path, text: str, hosts: int = 2, *, terms: Terms | None = None, command: tuple[str, ...] = ()
 ) -> list[str]:
     write(directory, {"task.py": text})
     script = "" if command else str(directory / "task.py")
     entry = find_entry(script, "", command, str(directory) if command else "")
-    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], terms)
+    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], terms or Terms())
     return [described(finding).partition(";")[0] for finding in findings]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.reports.page import Measure, measures_of
-from fleet.reports.record import Change, Fault, FirstCause, JobRecord, TaskRecord
+from fleet.reports.record import Fault, FirstCause, JobRecord, TaskRecord
 
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\x1b[31m\u202e{{ 7*7 }}"
 START = 1_795_000_000.0
@@ -45,18 +45,6 @@ def job(text: str = HOSTILE, tasks: int = 2) -> JobRecord:
                 8.3,
             )
             for name in names
-        ],
-        changes=[
-            change
-            for name in names
-            for change in (
-                Change(name, name, 1, "waiting", START),
-                Change(name, name, 1, "running", START + 2),
-                Change(name, name, 1, "exited", START + 60, failed=True, text=text),
-                Change(name, name, 2, "running", START + 64),
-                Change(name, name, 2, "stopping", START + 118),
-                Change(name, name, 2, "exited", START + 120, text=text),
-            )
         ],
         faults=[Fault(START + 60, 1, names[0], text), Fault(START + 62, 1, "", text, is_failure=False)],
         cause=FirstCause(names[0], "unknown", text, ["x" * 1_000_000, text], text, [text], text),

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fleet.reports.page import bars_of, draw, measures_of, render
+from fleet.reports.page import draw, measures_of, render
 from fleet.reports.record import JobRecord, decode_record, encode_record
 from tests.unit.fleet.reports.records import START, job, measures
 
@@ -78,13 +78,3 @@ def test_attempts_are_separate_lines_and_unknown_rates_are_left_out() -> None:
     assert [len(curve.parts) for curve in step_time.curves] == [2, 2]
     assert step_time.curves[0].parts[-1][-1][1] == 125.0
     assert not measures_of({"worker-0": {1: [{"at": START, "steps_per_s": 0}]}})
-
-
-def test_the_timeline_has_a_bar_for_each_phase_and_marks_faults() -> None:
-    record = job("text")
-    bars = bars_of(record, START + 120)["worker-0"]
-    assert [bar.kind for bar in bars] == ["waiting", "failed", "running", "stopping"]
-    assert bars[1].label == "attempt 1: running for 58.0 s, text"
-    page = render(record, [])
-    assert 'style="left: 1.7%; width: 48.3%" title="attempt 1: running for 58.0 s, text"' in page
-    assert '<b class="" style="left: 50.0%">1</b><b class="notice" style="left: 51.7%">2</b>' in page

@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import UsageError
 from fleet.results.layout import (
     Layout,
     Listed,
     Recorded,
     choose_sources,
     lay_out,
-    parse_kinds,
     stays_inside,
 )
 from train.agent.protocol.records import Area, EntryKind, FileEntry
@@ -167,15 +165,3 @@ def test_no_name_from_a_host_leads_out_of_the_directory(names: list[tuple[str, E
         assert parts[0] == "model" or parts[0] == "others"
         assert not {"", ".", ".."}.intersection(parts)
         assert item.path.isprintable() or not any(ord(char) < 32 for char in item.path)
-
-
-def test_kinds_are_names_between_commas() -> None:
-    assert parse_kinds("") == ()
-    assert parse_kinds(" logs, Model ") == (Area.MODEL, Area.LOGS)
-
-
-@pytest.mark.parametrize(("text", "hint"), [("modle", "did you mean 'model'? "), ("model,,logs", ""), ("all", "")])
-def test_an_unknown_kind_is_rejected_and_the_nearest_one_is_named(text: str, hint: str) -> None:
-    with pytest.raises(UsageError, match="is not a kind of results") as caught:
-        parse_kinds(text)
-    assert caught.value.hint == f"{hint}--what takes model, checkpoints, tensorboard, files, logs between commas"

@@ -7,22 +7,18 @@ import pytest
 
 from fleet.results.runs import Runs, run_of, scalars_of
 
-STARTS = {"worker-1": {1: 100.5, 2: 200.5}}
-
 
 @pytest.mark.parametrize(
     ("path", "run"),
     [
-        ("tensorboard/worker-1/events.out.tfevents.150.host.1.0", "worker-1/attempt-1"),
-        ("tensorboard/worker-1/train/events.out.tfevents.250.host.1.0.v2", "worker-1/attempt-2/train"),
-        ("files/worker-1/logs/fit/events.out.tfevents.200.host", "worker-1/attempt-2/logs/fit"),
-        ("files/worker-1/events.out.tfevents.50.host", "worker-1/attempt-1"),
-        ("checkpoints/eval/events.out.tfevents.50.host", "chief-0/attempt-1/eval"),
-        ("others/worker-1/model/x/events.out.tfevents.250", "worker-1/attempt-2/x"),
+        ("tensorboard/worker-1/events.out.tfevents.150.host.1.0", "worker-1"),
+        ("files/worker-1/logs/fit/events.out.tfevents.200.host", "worker-1/logs/fit"),
+        ("checkpoints/eval/events.out.tfevents.50.host", "chief-0/eval"),
+        ("others/worker-1/model/x/events.out.tfevents.250", "worker-1/x"),
     ],
 )
-def test_the_run_of_an_event_file_names_task_attempt_and_subdirectories(path: str, run: str) -> None:
-    assert run_of(path, "chief-0", STARTS) == run
+def test_the_run_of_an_event_file_names_task_and_subdirectories(path: str, run: str) -> None:
+    assert run_of(path, "chief-0") == run
 
 
 def test_unknown_values_and_values_of_a_wrong_type_are_left_out() -> None:
@@ -60,16 +56,16 @@ def test_what_was_added_is_appended_and_links_are_not_followed(tmp_path: Path) -
     (results / "big.bin").write_bytes(b"x")
     made = Runs(results, runs)
     assert made.refresh() == 1
-    copy = runs / "worker-0/attempt-2/train" / events.name
+    copy = runs / "worker-0/train" / events.name
     number = copy.stat().st_ino
-    assert scalars(runs / "worker-0/attempt-2/fleet") == [(0, "fleet/cpu_percent", 5.0)]
+    assert scalars(runs / "worker-0/fleet") == [(0, "fleet/cpu_percent", 5.0)]
 
     events.unlink()
     events.write_bytes(b"first, second")
     log.write_text(log.read_text() + json.dumps({"at": 104.5, "step": 7}) + "\n{")
     assert made.refresh() == 1
     assert (copy.read_bytes(), copy.stat().st_ino) == (b"first, second", number)
-    assert scalars(runs / "worker-0/attempt-2/fleet")[1:] == [(4, "fleet/step", 7.0)]
+    assert scalars(runs / "worker-0/fleet")[1:] == [(4, "fleet/step", 7.0)]
     events.write_bytes(b"new")
     made.refresh()
     assert copy.read_bytes() == b"new"

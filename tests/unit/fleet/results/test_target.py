@@ -156,14 +156,6 @@ def test_two_pulls_into_one_directory_do_not_mix(tmp_path: Path) -> None:
         Target(tmp_path / "r", "j")
 
 
-def test_more_than_fits_is_refused_before_anything_comes(tmp_path: Path) -> None:
-    with (
-        Target(tmp_path / "r", "j") as target,
-        pytest.raises(NotReadyError, match=r"the results take 1048576\.0 TiB"),
-    ):
-        target.need_space([item("model/a", b"", size=1 << 60)])
-
-
 def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Path) -> None:
     check_new(tmp_path / "a/b", "--pull")
     assert not list(tmp_path.iterdir())
