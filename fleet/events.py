@@ -934,12 +934,12 @@ def find_awaited(progress: Mapping[str, Progress | None], attempt: int = 0) -> T
     """
     training = {task: at for task, at in progress.items() if not task.startswith(NOT_TRAINING)}
     times = {task: _own_time(at) if at is not None else None for task, at in training.items()}
-    ranked = sorted(((own, task) for task, own in times.items() if own is not None), reverse=True)
-    known = {(at.input_s is None, at.python_s is None) for at in training.values() if at is not None}
-    if len(training) < 2 or len(ranked) < len(training) or len(known) > 1:  # they cannot be compared
+    ranked = sorted(((busy, task) for task, busy in times.items() if busy is not None), reverse=True)
+    measured = {(at.input_s is None, at.python_s is None) for at in training.values() if at is not None}
+    if len(training) < 2 or len(ranked) < len(training) or len(measured) > 1:  # they cannot be compared
         return None
     (first, task), (second, _) = ranked[:2]
-    steps = [own.step_s for own, _ in ranked]
+    steps = [busy.step_s for busy, _ in ranked]
     is_synchronous = max(steps) <= _STEPS_DIFFER * min(steps)
     is_clear = first.own_s - second.own_s >= max(_MARGIN * first.step_s, _MARGIN_S)
     if not (is_synchronous and is_clear and first.own_s >= _SHARE_MIN * first.step_s):
