@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.unit.train.diagnosis.evidence import FAILED, KILLED, LOST, diagnosed, raised, task
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Outcome, Reason, ReasonKind
 from train.diagnosis.cause import diagnose
+from train.diagnosis.storage import hint
 from train.diagnosis.verdict import Cause, TaskEvidence
 
 MISTAKE = raised("ValueError: x", "task.py:4")
@@ -49,7 +50,7 @@ def _evidence(head: str, log: str) -> TaskEvidence:
     fields = json.loads(head)
     number = int(fields["task"].rpartition("-")[2])
     ended = None if "exit" in fields else Exit(fields.get("code"), fields.get("signal"))
-    return task(
+    made = task(
         number,
         ended,
         log,
@@ -58,6 +59,7 @@ def _evidence(head: str, log: str) -> TaskEvidence:
         port=fields.get("port", 0),
         reason=_reason(fields),
     )
+    return replace(made, address=fields.get("address", made.address))
 
 
 def _reason(fields: dict[str, Any]) -> Reason:
@@ -76,6 +78,7 @@ def test_each_job_has_its_verdict(case: Case) -> None:
     assert "\n" not in result.message
     assert expected.get("hint", "") in result.hint
     assert result.traceback == expected.get("traceback", result.traceback)
+    assert list(result.downloads) == expected.get("downloads", [*result.downloads])
     assert list(result.consequences) == expected.get("consequences", [*result.consequences])
     assert diagnose(case.tasks, Outcome.SUCCEEDED, first, reason) is None
     assert diagnose(case.tasks, Outcome.CANCELLED, first, reason) is None
@@ -240,3 +243,16 @@ def test_a_long_log_is_parsed_in_linear_time(piece: str) -> None:
 def test_a_long_random_log_has_a_verdict() -> None:
     log = random.Random(7).randbytes(400_000)
     assert diagnosed(TaskEvidence("worker-0", exit=FAILED, log_tail=log)).kind is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HTTP response code 403 with body ''",
+        "me@example.com does not have storage.objects.get access to the Google Cloud Storage object.",
+        "the specified key does not exist: s3://bkt/a",
+        "No such object: bkt/data/a.npz when reading gs://bkt/data/a.npz",
+    ],
+)
+def test_other_errors_have_no_hint_of_cloud_storage(text: str) -> None:
+    assert hint(text, ["gs://bkt/run1"]) == ""
