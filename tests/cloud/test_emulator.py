@@ -14,11 +14,9 @@ import requests
 from google.api_core import exceptions
 
 from tests.emulator import Emulator
-from tests.emulator.client import PROJECT, ZONE, Client, codes, limited, spot, t4
+from tests.emulator.client import PROJECT, ZONE, Client, limited, spot, t4
 from tests.emulator.listing import FilterError, parse_filter
 
-PAIR = ["worker-0", "worker-1"]
-STOCKOUT = "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 DISK = f"projects/{PROJECT}/zones/{ZONE}/disks/demo"
 
@@ -115,16 +113,12 @@ def test_changes_that_the_state_of_an_instance_forbids_are_refused(emulator: Emu
                 firewall_resource={"name": "f", "source_ranges": ["me"], "allowed": rules},
             ),
         ),
-        ("is not supported by instances", lambda: client.bulk_insert(["a"], ZONE, **flex_start_in_bulk())),
     ]
     for message, call in calls:
         with pytest.raises(exceptions.ClientError, match=message):
             call()
-    client.do("demo", "set_metadata", metadata_resource={**stale, "fingerprint": made.metadata.fingerprint})
-
-
-def flex_start_in_bulk() -> dict[str, Any]:
-    return {**flex_start(), "guest_accelerators": t4(bulk=True)["guest_accelerators"]}
+    fresh = {**stale, "fingerprint": made.metadata.fingerprint}
+    client.wait(client.on("demo", "set_metadata", metadata_resource=fresh))
 
 
 def insert_image(client: Client, name: str = "mine") -> Any:
@@ -134,39 +128,6 @@ def insert_image(client: Client, name: str = "mine") -> Any:
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
-
-
-FAILED: list[tuple[str, dict[str, Any], list[str], int, int]] = [
-    ("stockout", {}, [STOCKOUT], 0, 0),
-    ("stockout-plain", {}, ["ZONE_RESOURCE_POOL_EXHAUSTED"], 0, 0),
-    ("preempted", {}, ["PREEMPTED"], 0, 0),
-    ("quota", {}, ["QUOTA_EXCEEDED"], 0, 0),
-    ("partial", {}, [STOCKOUT], 0, 0),
-    ("partial-left", {}, [STOCKOUT], 1, 1),
-    ("disk-left", {}, [STOCKOUT], 0, 2),
-    ("operation-error", {"code": "ODD", "message": "Oh."}, ["ODD"], 0, 0),
-    ("fails-after", {}, ["INTERNAL_ERROR"], 2, 2),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "expected", "instances", "disks"), FAILED, ids=[row[0] for row in FAILED]
-)
-def test_each_failure_of_an_operation_leaves_what_it_says(
-    emulator: Emulator,
-    client: Client,
-    kind: str,
-    settings: dict[str, Any],
-    expected: list[str],
-    instances: int,
-    disks: int,
-) -> None:
-    emulator.faults.add(kind, **settings)
-    done = client.wait(client.bulk_insert(PAIR, ZONE, **t4(bulk=True)))
-    minimum = [] if kind in ("operation-error", "fails-after") else ["VM_MIN_COUNT_NOT_REACHED"]
-    assert codes(done) == [*minimum, *expected]
-    state = emulator.state()
-    assert (len(state["instances"]), len(state["disks"])) == (instances, disks)
 
 
 def test_the_emulator_starts_by_hand_and_ends_with_a_signal() -> None:
@@ -204,49 +165,10 @@ def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client
 # --- capacity and quotas --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("metric", "limit", "fields"),
-    [
-        ("GPUS_ALL_REGIONS", 0, t4()),
-        ("NVIDIA_T4_GPUS", 0, t4()),
-        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 1, {**t4(2), "scheduling": spot()}),
-        ("PREEMPTIBLE_NVIDIA_T4_GPUS", 1, {**t4(2), "scheduling": {**t4()["scheduling"], **limited(3600)}}),
-        ("CPUS", 3, {}),
-        ("IN_USE_ADDRESSES", 0, {}),
-        ("DISKS_TOTAL_GB", 99, {}),
-    ],
-)
-def test_quotas_are_enforced(emulator: Emulator, client: Client, metric: str, limit: float, fields: Any) -> None:
-    emulator.set_quota(metric, limit)
-    done = client.wait(client.insert("demo", **fields))
-    assert codes(done) == ["QUOTA_EXCEEDED"]
-    details = done.error.errors[0].error_details[0].quota_info
-    assert (details.metric_name, details.limit) == (f"compute.googleapis.com/{metric.lower()}", limit)
-    assert emulator.state()["instances"] == emulator.state()["disks"] == []
-
-
 # --- the life of instances ------------------------------------------------------------------------------------------
 
 
 # --- lists and batches ----------------------------------------------------------------------------------------------
-
-
-def test_lists_are_returned_in_pages_and_lack_zones_that_do_not_answer(emulator: Emulator, client: Client) -> None:
-    names = [f"worker-{index}" for index in range(5)]
-    client.wait(client.bulk_insert(names, ZONE))
-    client.create("other", "us-west4-b", labels={"fleet": "other"})
-    assert sorted(client.all_instances("labels.fleet=demo", max_results=2)) == names
-    assert emulator.state()["calls"]["compute.instances.aggregatedList"] == 3
-    emulator.set_outage(ZONE)
-    url = f"{emulator.url}/compute/v1/projects/{PROJECT}"
-    lists = f"{url}/aggregated/instances"
-    assert [requests.get(each, timeout=60).status_code for each in (f"{url}/zones/{ZONE}/instances", lists)] == [
-        503
-    ] * 2
-    answer = requests.get(lists, {"returnPartialSuccess": "true"}, timeout=60).json()
-    assert answer["unreachables"] == [f"projects/proj-1/zones/{ZONE}"]
-    assert answer["items"][f"zones/{ZONE}"]["warning"]["code"] == "UNREACHABLE"
-    assert "instances" in answer["items"]["zones/us-west4-b"]
 
 
 WORKER: dict[str, Any] = {

@@ -126,20 +126,3 @@ def test_a_shared_reservation_that_cannot_be_read_needs_a_zone(
     customer.up(reservation=path, zones=(ZONE,))
     for instance in emulator.cloud.instances.values():
         assert instance.body["reservationAffinity"]["values"] == [path]
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"spot": True}, "--reservation excludes --spot and --flex-start"),
-        ({"flex_start": True, "gpu": "t4"}, "--reservation excludes --spot and --flex-start"),
-        ({"reservation": "projects/p/zones/z/reservations/r"}, "invalid reservation"),
-        ({"reservation": "R 1"}, "invalid reservation"),
-    ],
-)
-def test_impossible_requests_are_refused_before_any_call(
-    emulator: Emulator, customer: Customer, values: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(FleetError, match=words):
-        customer.up(**values)
-    assert emulator.state()["calls"] == {}

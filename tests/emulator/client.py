@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +61,6 @@ class Client:
         """Start an operation on an instance of `ZONE`, and return it."""
         return self.call("Instances", f"{method}_unary", zone=ZONE, instance=name, **request)
 
-    def do(self, name: str, method: str, **request: Any) -> Any:
-        """Start an operation on an instance of `ZONE`; return it when it is done."""
-        return self.wait(self.on(name, method, **request))
-
     def insert(self, name: str, zone: str = ZONE, **fields: Any) -> Any:
         """Request an instance; return before it exists."""
         machine = fields.pop("machine", "n1-standard-4")
@@ -82,18 +76,6 @@ class Client:
     def instance(self, name: str, zone: str = ZONE) -> Any:
         """Return an instance."""
         return self.call("Instances", "get", zone=zone, instance=name)
-
-    def bulk_insert(self, names: Sequence[str], zone: str, **fields: Any) -> Any:
-        """Request instances in a zone; return before they exist."""
-        request = {"request_id": fields.pop("request_id", "") or str(uuid.uuid4())}
-        resource: dict[str, Any] = {
-            "count": len(names),
-            "min_count": fields.pop("min_count", len(names)),
-            "instance_properties": {"machine_type": fields.pop("machine", "n1-standard-4"), **COMMON, **fields},
-            "per_instance_properties": {name: {} for name in names},
-        }
-        where = {"zone": zone, "bulk_insert_instance_resource_resource": resource}
-        return self.call("Instances", "bulk_insert_unary", **request, **where)
 
     def reserve(self, name: str, count: int, zone: str = ZONE, *, specific: bool = True, **properties: Any) -> None:
         """Create a reservation; `properties` are those of its instances, n1-standard-4 by default."""
@@ -117,24 +99,10 @@ class Client:
             operation = self.call(kind, "wait", operation=operation.name, **given)
         return operation
 
-    def all_instances(self, wanted: str = "", **settings: Any) -> dict[str, Any]:
-        """Return all instances that pass a filter, by name."""
-        scopes = self.call("Instances", "aggregated_list", filter=wanted, **settings)
-        return {instance.name: instance for _, scope in scopes for instance in scope.instances}
 
-    def statuses(self) -> list[str]:
-        """Return the status of each instance."""
-        return [instance.status for instance in self.all_instances().values()]
-
-    def all_operations(self, wanted: str = "") -> list[Any]:
-        """Return all operations that pass a filter."""
-        scopes = self.call("GlobalOperations", "aggregated_list", filter=wanted)
-        return [operation for _, scope in scopes for operation in scope.operations]
-
-
-def t4(count: int = 1, zone: str = ZONE, *, bulk: bool = False) -> dict[str, Any]:
-    """Return fields of an instance with T4 GPUs; a bulk insert names them without their zone."""
-    path = "nvidia-tesla-t4" if bulk else f"projects/{PROJECT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4"
+def t4(count: int = 1) -> dict[str, Any]:
+    """Return fields of an instance of `ZONE` with T4 GPUs."""
+    path = f"projects/{PROJECT}/zones/{ZONE}/acceleratorTypes/nvidia-tesla-t4"
     return {
         "guest_accelerators": [{"accelerator_count": count, "accelerator_type": path}],
         "scheduling": {"on_host_maintenance": "TERMINATE", "automatic_restart": False},
@@ -154,11 +122,6 @@ def spot(action: str = "DELETE") -> dict[str, Any]:
 def limited(seconds: int, action: str = "DELETE") -> dict[str, Any]:
     """Return the scheduling of an instance with a time limit."""
     return {"max_run_duration": {"seconds": seconds}, "instance_termination_action": action}
-
-
-def codes(operation: Any) -> list[str]:
-    """Return the error codes of an operation."""
-    return [error.code for error in operation.error.errors]
 
 
 _PROGRAM = Path(__file__).with_name("images") / "gcloud.py"

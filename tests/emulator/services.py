@@ -102,14 +102,12 @@ def _service_usage(cloud: Cloud, call: Call) -> Permissions:
 
 
 def _storage(cloud: Cloud, call: Call) -> Permissions:
-    """Check a permission on a bucket; only creation and lists of buckets need one on the project."""
+    """Check a permission on a bucket; none on the project is needed."""
     noun, verb = call.method.id.split(".")[1:3]
+    bucket = call.path.get("bucket") or call.path["destinationBucket"]
     permission = f"storage.{noun}.{'create' if verb in ('insert', 'rewrite') else verb}"
-    if call.method.id in ("storage.buckets.insert", "storage.buckets.list"):
-        yield cloud.project, permission
-    else:
-        bucket = call.path.get("bucket") or call.path["destinationBucket"]
-        cloud.storage.check(cloud.governance, call.token, cloud.denied, bucket, permission)
+    cloud.storage.check(cloud.governance, call.token, cloud.denied, bucket, permission)
+    yield from ()
 
 
 def _none(cloud: Cloud, call: Call) -> Permissions:
@@ -374,22 +372,6 @@ def _follow(cloud: Cloud, key: Json) -> None:
 # --- Cloud Storage; `tests.emulator.storage` has the content of the objects
 
 
-@method("storage.buckets.insert")
-def insert_bucket(cloud: Cloud, call: Call) -> Json:
-    name, buckets = str(call.body["name"]), cloud.storage.buckets
-    if name in buckets:
-        message = "The requested bucket name is not available. The bucket namespace is shared by all users."
-        raise Refusal(409, "conflict", message)
-    buckets[name] = Bucket(name, str(call.body.get("location", "US")).upper())
-    return _bucket(buckets[name])
-
-
-@method("storage.buckets.list")
-def list_buckets(cloud: Cloud, call: Call) -> Json:
-    buckets = cloud.storage.buckets
-    return {"kind": "storage#buckets", "items": [_bucket(buckets[name]) for name in sorted(buckets)]}
-
-
 @method("storage.buckets.get")
 def get_bucket(cloud: Cloud, call: Call) -> Json:
     return _bucket(cloud.storage.bucket(call.path["bucket"]))
@@ -400,13 +382,6 @@ def get_bucket_policy(cloud: Cloud, call: Call) -> Json:
     bucket = cloud.storage.bucket(call.path["bucket"])
     bindings = [{"role": role, "members": sorted(members)} for role, members in sorted(bucket.members.items())]
     return {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket.name}", "bindings": bindings}
-
-
-@method("storage.buckets.setIamPolicy")
-def set_bucket_policy(cloud: Cloud, call: Call) -> Json:
-    bucket = cloud.storage.bucket(call.path["bucket"])
-    bucket.members = {binding["role"]: set(binding["members"]) for binding in call.body.get("bindings", ())}
-    return get_bucket_policy(cloud, call)
 
 
 @method("storage.objects.get")
