@@ -91,15 +91,12 @@ def _cells(path: Path) -> Iterator[str]:
     try:
         if path.stat().st_size > _LARGEST:
             raise ScriptError(f"the notebook {path} is too large", hint="clear the outputs of its cells")
-        notebook = json.loads(path.read_bytes())
-        for cell in notebook.get("cells", []):
+        for cell in json.loads(path.read_bytes()).get("cells", []):
             if cell["cell_type"] == "code":
-                text = "".join(cell["source"]).replace("\r\n", "\n")
-                yield re.sub(r"^(?:[ \t]*\n)+", "", text)
+                yield "".join(cell["source"]).replace("\r\n", "\n").lstrip(" \t\n")
     except OSError as error:
-        raise ScriptError(
-            f"the notebook {path} cannot be read", cause=(error.strerror or str(error)).lower()
-        ) from error
+        reason = (error.strerror or str(error)).lower()
+        raise ScriptError(f"the notebook {path} cannot be read", cause=reason) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "open it in Jupyter and save it again"
         raise ScriptError(f"{path} is a damaged notebook, or one of an old format", hint=hint) from error

@@ -63,8 +63,6 @@ def pip_source(index_url: str, proxy_url: str, environ: Mapping[str, str]) -> Pi
 
 
 def _check_url(url: str, example: str) -> None:
-    if not url:
-        return
     general = f"must be a URL such as {example}"
     plain = _plain(url)
     try:
@@ -72,9 +70,9 @@ def _check_url(url: str, example: str) -> None:
         is_valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_valid = False
-    if not is_valid or not _PRINTABLE.fullmatch(plain):
+    if url and not (is_valid and _PRINTABLE.fullmatch(plain)):
         raise ValueError(general)
-    if parts.query or parts.fragment:
+    if url and (parts.query or parts.fragment):
         raise ValueError(f"{general}, without ? and #")
     login = _login(url)
     if "@" in plain.partition("://")[2].partition("/")[0] and not _LOGIN.fullmatch(login):
@@ -97,32 +95,27 @@ def _login(url: str) -> str:
 
 
 def _split_login(option: str, url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return a URL without its login, user, and password."""
+    """Return a URL without its login, user, and password.
+
+    Raises:
+        ScriptError: A variable is not set, or pip cannot read the result from a netrc file.
+    """
     login = _login(url)
     if not login:
         return url, "", ""
-    user, _, password = (_expand(option, unquote(part), environ) for part in login.partition(":"))
-    return url.replace(f"{login}@", "", 1), user, password
-
-
-def _expand(option: str, text: str, environ: Mapping[str, str]) -> str:
-    """Return a part of a login with the values of variables.
-
-    Raises:
-        ScriptError: a variable is not set, or pip cannot read the result from a netrc file.
-    """
-    names = _REFERENCE.findall(text)
+    names = _REFERENCE.findall(login)
     for name in names:
         if not environ.get(name):
             raise ScriptError(
                 f"{option} refers to the variable {name}, which is not set",
                 hint=f"set it in the environment of this command: export {name}",
             )
-    value = _REFERENCE.sub(lambda match: environ[match[1]], text)
-    if not _NETRC.fullmatch(value):
+    given = [unquote(part) for part in login.partition(":")[::2]]
+    user, password = (_REFERENCE.sub(lambda match: environ[match[1]], part) for part in given)
+    if not (_NETRC.fullmatch(user) and _NETRC.fullmatch(password)):
         raise ScriptError(
-            f"pip cannot use the login of {option}" + (f" in {', '.join(names)}" if names else ""),
+            f"pip cannot use the login of {option} in {', '.join(names)}",
             cause='it contains a space, ", \\, or a character that is not ASCII',
             hint="use a login without these characters",
         )
-    return value
+    return url.replace(f"{login}@", "", 1), user, password
