@@ -18,7 +18,6 @@ from fleet.console.jsonl import JsonSink
 from fleet.console.lines import LinesSink
 from fleet.console.status import render_status
 from fleet.errors import FleetError, UnreachableError
-from fleet.events import Event
 from fleet.jobs.following import follow as following
 from fleet.jobs.following.follow import Followed
 from fleet.jobs.inspection import job_status
@@ -264,7 +263,9 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
     followed = Followed(FleetDirectory(Path("nowhere")), record, JOB, tuple(clients.values()), tuple(_MEMBERS))
-    telling = following._Reporter(followed, Sinks(consoles))
+    telling = following._Reporter(
+        followed, SimpleNamespace(emit=lambda event: [sink.emit(event) for sink in consoles])
+    )
     with Follower(requests, _lost, clients=clients, give_up_s=0.0) as follower:
         for item in follower:
             telling.add(item)
@@ -277,25 +278,6 @@ def damaged_by_nothing(lines: list[records.Record | tuple[records.Record, bytes]
     for line in lines:
         record, payload = line if type(line) is tuple else (cast("records.Record", line), b"")
         yield encode(record) + payload
-
-
-class Sinks:
-    """Pass events to several consoles.
-
-    Args:
-        sinks: The consoles.
-    """
-
-    def __init__(self, sinks: Sequence[Any]) -> None:
-        self._sinks = sinks
-
-    def emit(self, event: Event) -> None:
-        """Pass an event to each console."""
-        for sink in self._sinks:
-            sink.emit(event)
-
-    def close(self) -> None:
-        """Do nothing; there is nothing to release."""
 
 
 def fuzz_follow(mangler: Mangler, rounds: int) -> None:

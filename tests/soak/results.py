@@ -11,14 +11,13 @@ injected, and the client continues.
 from __future__ import annotations
 
 import hashlib
-import queue
 import random
 import resource
 import signal
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -284,35 +283,23 @@ class _Player:
 
 def run(seed: int, histories: int, report: Callable[[str], None], lanes: int = 1) -> int:
     """Play histories, `lanes` at a time; return the number of violations."""
-    seeds, hit, violations = queue.SimpleQueue[int](), Counter[str](), list[str]()
-    for number in range(seed, seed + histories):
-        seeds.put(number)
-    played = list[int]()
+    hit, violations = Counter[str](), 0
 
-    def play() -> None:
-        while True:
-            try:
-                number = seeds.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                problem = _play_one(number, hit)
-            except Exception as error:  # noqa: BLE001 - reported as a violation
-                problem = f"the driver failed: {type(error).__name__}: {error}"
+    def play(number: int) -> str:
+        try:
+            return _play_one(number, hit)
+        except Exception as error:  # noqa: BLE001 - reported as a violation
+            return f"the driver failed: {type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(lanes) as pool:
+        for number, problem in enumerate(pool.map(play, range(seed, seed + histories))):
             if problem:
-                violations.append(problem)
-                report(f"violation: seed {number}: {problem}")
-            played.append(number)
-            if len(played) % 10 == 0:
-                report(f"{len(played)} of {histories} histories, {len(violations)} violations")
-
-    threads = [threading.Thread(target=play) for _ in range(min(lanes, histories))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+                violations += 1
+                report(f"violation: seed {seed + number}: {problem}")
+            if number % 10 == 9:
+                report(f"{number + 1} of {histories} histories, {violations} violations")
     report("\n".join(f"  {count:5}  {name}" for name, count in sorted(hit.items())))
-    return len(violations)
+    return violations
 
 
 def _play_one(seed: int, hit: Counter[str]) -> str:

@@ -221,7 +221,8 @@ def unfinished(directory: Path, name: str, data: bytes) -> bool:
 def test_each_beginning_of_a_file_is_unfinished_and_all_of_it_is_not(tmp_path: Path, name: str) -> None:
     data = zipped() if name in ("model.keras", "a.npz") else hdf5("latest" if name == "latest.h5" else "earliest")
     assert not unfinished(tmp_path, name, data)
-    assert all(unfinished(tmp_path, name, data[:size]) for size in range(len(data)))
+    sizes = [*range(100), *range(100, len(data), 41), len(data) - 1]
+    assert all(unfinished(tmp_path, name, data[:size]) for size in sizes)
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
