@@ -155,8 +155,9 @@ def served(address: str, port: int, serve: Callable[[Peer], object]) -> Iterator
     sockets: list[socket.socket] = []
 
     def answer(near: socket.socket) -> None:
-        with near, contextlib.suppress(OSError, EOFError):
-            serve(Peer(near))
+        peer = Peer(near)
+        with near, peer.lines, contextlib.suppress(OSError, EOFError):
+            serve(peer)
 
     def accept() -> None:
         with contextlib.suppress(OSError):
