@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import IntEnum
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
 from train.lint import names
@@ -497,12 +497,10 @@ class _Tracer:
     def _enter(self, function: Function, given: Call) -> Value:
         """Run a function of the sources; return its result."""
         node = function.node
-        inner = list(ast.walk(node))
-        is_generator = any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inner)
-        if len(self._stack) >= _DEEPEST or node in self._stack or is_generator:
+        shared = _shared_names(node)
+        if len(self._stack) >= _DEEPEST or node in self._stack or shared is None:
             return unknown()
-        shared = {name for item in inner if isinstance(item, ast.Global | ast.Nonlocal) for name in item.names}
-        frame = Frame(function.frame.module, _parameters(function, given), function.frame, frozenset(shared))
+        frame = Frame(function.frame.module, _parameters(function, given), function.frame, shared)
         outer = self._frame, self._scopes, self._outer_loops
         self._frame, self._scopes, self._outer_loops = frame, list(self._scopes), len(self._loops())
         self._stack.append(node)
@@ -779,6 +777,15 @@ class _Tracer:
         self._run(node.body)
         frame, self._frame = self._frame, outer
         self._frame.bind(node.name, Scope(frame=frame, bases=bases))
+
+
+@lru_cache(maxsize=1024)
+def _shared_names(node: ast.AST) -> frozenset[str] | None:
+    """Return the names that a function declares global or nonlocal; None: it is a generator."""
+    inner = list(ast.walk(node))
+    if any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inner):
+        return None
+    return frozenset(name for item in inner if isinstance(item, ast.Global | ast.Nonlocal) for name in item.names)
 
 
 def _parameters(function: Function, given: Call) -> dict[str, Value]:
