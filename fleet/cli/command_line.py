@@ -165,10 +165,6 @@ _MISTAKES = (  # pattern in a message of Typer, replacement
     (r"^No such option: (\S+)", r"no such option: '\1'"),
     (r"^No such command", "unknown command"),
     (r"Got unexpected extra argument\(s\) \((.*)\)$", r"unexpected argument '\1'"),
-    (r"is not a valid int(eger)?( range)?$", "is not a whole number"),
-    (r"is not a valid float( range)?$", "is not a number"),
-    (r"is not in the range x>=(\d+)$", r"is less than \1"),
-    (r"is not in the range (\d+)<=x<=(\d+)$", r"is not between \1 and \2"),
     (r"requires an argument$", "requires a value"),
 )
 

@@ -162,6 +162,7 @@ def option(
     """
     if metavar.strip("[]") == TIME:
         details.setdefault("parser", parse_duration)
+        default = Duration(default) if isinstance(default, float) else default
     if "min" in details:
         kind = details.pop("number", int)
         details["parser"] = _bounded(kind, details.pop("min"), details.pop("max", None))
@@ -258,7 +259,7 @@ HOSTS: str = option(
     shown="all",
     autocompletion=complete_worker,
 )
-GRACE: float = option(Duration(GRACE_S), "--grace", "Grace period between SIGTERM and SIGKILL.", TIME, rare=True)
+GRACE: float = option(GRACE_S, "--grace", "Grace period between SIGTERM and SIGKILL.", TIME, rare=True)
 
 
 RESTARTS: int = option(

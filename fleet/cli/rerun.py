@@ -13,7 +13,7 @@ from fleet.cli.application import WithJobs, command, list_options, root_command
 from fleet.cli.command_line import CommandLine, Word, parse
 from fleet.cli.options import FLEET, JOB, OUTPUT, SAME_JOB, Output, one_job, option
 from fleet.cli.runtime import failures_of, make_services, resolve_fleet
-from fleet.errors import UsageError, translate_errors
+from fleet.errors import UsageError
 from fleet.state import TrainCommand
 from fleet.steps import Step
 
@@ -60,8 +60,7 @@ def find_remembered(job: str, fleet: str) -> tuple[str, TrainCommand]:
     with failures_of(fleet):
         if job.endswith(CAPSULE_SUFFIX):
             raise UsageError(f"{job!r} is a capsule, not a job", next_steps=[Step("train", "--from-capsule", job)])
-        directory, _ = make_services().store.need(fleet)
-        return find_command(job, directory, fleet)
+        return find_command(job, make_services().store.need(fleet)[0], fleet)
 
 
 def run_capsule(typed: CommandLine, file: str, fleet: str) -> None:
@@ -116,8 +115,7 @@ def _requirements(manifest: Manifest, directory: Path) -> list[str]:
     constraints, requirements = directory / "constraints.txt", directory / "requirements.txt"
     for file, text in ((constraints, manifest.constraints), (requirements, manifest.requirements)):
         file.write_text(text)
-        with translate_errors():
-            read_requirements(file, includes=False)
+        read_requirements(file, includes=False)
     requirements.write_text(f"-c {constraints.name}\n{manifest.requirements}")
     return ["--requirements", str(requirements)]
 

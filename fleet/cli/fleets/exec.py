@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,10 +93,6 @@ class Gathering:
         return outputs
 
 
-def _result(outcome: Outcome[int]) -> HostResult:
-    return HostResult(outcome.host.name, outcome.value, outcome.error.message if outcome.error else "")
-
-
 class _Execution:
     """One command on several hosts.
 
@@ -121,49 +117,40 @@ class _Execution:
         """Run the command, again on hosts that a firewall rule blocked before it was changed."""
         outcomes = self._fan_out(hosts)
         unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
-        if not unreached:
-            return outcomes
-        retried = {outcome.host.name: outcome for outcome in access.retried(unreached, self._fan_out)}
+        retried = {each.host.name: each for each in access.retried(unreached, self._fan_out)} if unreached else {}
         return [retried.get(outcome.host.name, outcome) for outcome in outcomes]
 
     def finish(self) -> None:
         """Show the output that is held back."""
-        with self._lock:
-            for output in self._gathering.finish():
-                self._sink.emit(output)
+        self._show(self._gathering.finish)
 
     def _fan_out(self, hosts: Sequence[Host]) -> list[Outcome[int]]:
         return fan_out(hosts, self._run_on, limit=len(hosts), abort=self._sever)
 
     def _run_on(self, host: Host) -> int:
+        from fleet.remote.ssh.command import run_remote
+        from fleet.remote.ssh.connection import connect, share_window
+
         if (error := self._started.get(host.name)) is not None:
             raise error  # the command may have run: it is never repeated
-        from fleet.remote.ssh.command import run_remote
 
-        try:
-            connection = self._connect(host)
-            try:
-                return run_remote(
-                    connection, host_command(self._command), lambda stream, data: self._add(host.name, stream, data)
-                )
-            finally:
-                connection.close()
-        except FleetError as error:
-            if host.name in self._started:
-                self._started[host.name] = error
-            raise
-
-    def _connect(self, host: Host) -> HostConnection:
-        from fleet.remote.ssh.connection import connect, share_window
+        def add(stream: str, data: bytes) -> None:
+            self._show(lambda: self._gathering.add(host.name, stream, data, time.monotonic()))
 
         connection = connect(host, self._key, window=share_window(self._hosts))
         self._connections.append(connection)
         self._started.setdefault(host.name, None)
-        return connection
+        try:
+            return run_remote(connection, host_command(self._command), add)
+        except FleetError as error:
+            self._started[host.name] = error
+            raise
+        finally:
+            connection.close()
 
-    def _add(self, host: str, stream: str, data: bytes) -> None:
+    def _show(self, collect: Callable[[], list[CommandOutput]]) -> None:
         with self._lock:
-            for output in self._gathering.add(host, stream, data, time.monotonic()):
+            for output in collect():
                 self._sink.emit(output)
 
     def _sever(self) -> None:
@@ -208,6 +195,10 @@ def exec_(
             ) from None
         finally:
             execution.finish()
-        run.emit(CommandResult(run.fleet, words, tuple(map(_result, outcomes))))
+        results = [
+            HostResult(outcome.host.name, outcome.value, outcome.error.message if outcome.error else "")
+            for outcome in outcomes
+        ]
+        run.emit(CommandResult(run.fleet, words, tuple(results)))
         raise_failures(outcomes, "run the command on all hosts")
     raise CommandEnded(max((outcome.value or 0 for outcome in outcomes), default=0))

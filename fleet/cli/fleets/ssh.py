@@ -14,7 +14,7 @@ from fleet.cli.application import command
 from fleet.cli.options import FLEET, Output, argument, complete_worker, option
 from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
-from fleet.errors import NotFoundError, UsageError, translate_errors
+from fleet.errors import NotFoundError, UsageError
 from fleet.fleets.access import Access, is_reachable_now
 from fleet.fleets.agents import select_hosts
 from fleet.remote.fanout import raise_failures
@@ -134,8 +134,7 @@ def ssh(
             host, remote = _find_task(job, worker, words, record, directory.key, access)
         else:
             host, remote = _one_host(worker, words, record), remote_command(words)
-        with translate_errors():
-            require_agreed(host)
+        require_agreed(host)
         try:
             config = directory.export_ssh_config(record)
         except ValueError as error:

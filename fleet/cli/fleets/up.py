@@ -85,26 +85,20 @@ def _up(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummar
                 spec = planning.resolve_request(request, record, services)
             provider = services.provider(spec.options)
             before = at_rest(spec.name, provider, services)
-            _check_key(directory, before)
+            if before and not directory.key.exists():
+                names = ", ".join(item.name for item in before)
+                message = (
+                    f"instances of fleet {spec.name!r} exist, but its SSH key is missing on this computer: {names}"
+                )
+                raise NotReadyError(message, next_steps=[Step("gc")])
             steps = plan(spec, before)
             if spec.options.rents and not set(steps.create) <= agreed:
-                raise NotReadyError(
-                    f"fleet {spec.name!r} changed while waiting for confirmation: "
-                    f"{', '.join(steps.create)} would now be created",
-                    next_steps=[Again({}, "up")],
-                )
+                change = f"{', '.join(steps.create)} would now be created"
+                message = f"fleet {spec.name!r} changed while waiting for confirmation: {change}"
+                raise NotReadyError(message, next_steps=[Again({}, "up")])
             if record and record.ready and spec.workers < record.spec.workers:
                 confirm_shrink(record, spec.workers, before, directory, services, sink)
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
-
-
-def _check_key(directory: FleetDirectory, before: Sequence[Instance]) -> None:
-    if before and not directory.key.exists():
-        raise NotReadyError(
-            f"instances of fleet {before[0].fleet!r} exist, but its SSH key is missing on this computer: "
-            f"{', '.join(item.name for item in before)}",
-            next_steps=[Step("gc")],
-        )
 
 
 @dataclass
@@ -142,23 +136,17 @@ class _Up:
         try:
             self.spec = replace(self.spec, public_key=self.directory.create())
             record = self._write_record(record, before)
-            self._release(before)
+            running = [instance for instance in before if instance.state is InstanceState.RUNNING]
+            if running and self.spec.options.rents:
+                self.provider.stop_at(running, 0)  # an earlier call may have limited the time of kept instances
             hosts = self._apply(steps)
             record = replace_hosts(replace(record, spec=self.spec), hosts, self._list())
             self.directory.write(record)
         except (KeyboardInterrupt, FleetError) as error:
-            keeper = Keeper(self.spec, self.directory, self.provider, self.services, self.sink)
-            unprepared = error if self._created and isinstance(error, FleetError) else None
-            if record and unprepared and (explained := keeper.keep(record, old, unprepared)):
-                raise explained from error
-            keeper.undo(old, error)
-            if isinstance(error, KeyboardInterrupt):
-                left = _describe_undone(before)
-                left = "hosts to release may be left, and the next call releases them" if steps.delete else left
-                raise CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")]) from None
-            if not before:
-                _repeat_as_typed(error)
-            raise
+            failure = self._explain_failure(error, record, old, before, steps)
+            if failure is error:
+                raise
+            raise failure from error
         try:
             self._report(record, steps, change, was_ready=was_ready)
             if record.last_job:
@@ -169,6 +157,31 @@ class _Up:
                 next_steps=[Step("status"), Step("down")],
             ) from None
         return UpSummary(self.spec.name, tuple(hosts), steps.create)
+
+    def _explain_failure(
+        self,
+        error: KeyboardInterrupt | FleetError,
+        record: FleetRecord | None,
+        old: Sequence[Instance],
+        before: Sequence[Instance],
+        steps: Plan,
+    ) -> FleetError:
+        """Keep the new instances, or restore the old ones; return the error that reports it."""
+        keeper = Keeper(self.spec, self.directory, self.provider, self.services, self.sink)
+        unprepared = error if self._created and isinstance(error, FleetError) else None
+        if record and unprepared and (explained := keeper.keep(record, old, unprepared)):
+            return explained
+        keeper.undo(old, error)
+        if isinstance(error, FleetError):
+            if not before:
+                _repeat_as_typed(error)
+            return error
+        left = "everything it created was deleted" if before else "nothing is left"
+        if any(instance.state is InstanceState.STOPPED for instance in before):
+            left = "everything it created was deleted, and everything it started was stopped"
+        if steps.delete:
+            left = "hosts to release may be left, and the next call releases them"
+        return CancelledError(f"fleet up was interrupted; {left}", next_steps=[Again({}, "up")])
 
     def _write_record(self, record: FleetRecord | None, before: Sequence[Instance]) -> FleetRecord:
         """Return the record that must be on disk before the first instance is created or deleted.
@@ -205,17 +218,10 @@ class _Up:
             access.reconcile()
         if self.spec.options.root_scripts and len(steps.create) < len(instances):
             self.provider.update_scripts(self.spec, instances)
+        wait_s = SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S
+        where = (self.spec, instances, self.provider, self.directory, self.services, self.sink)
         try:
-            return reach(
-                self.spec,
-                instances,
-                self.provider,
-                self.directory,
-                self.services,
-                self.sink,
-                wait_s=SSH_WAIT_S if steps.create else SSH_WAIT_BOOTED_S,
-                created=steps.create,
-            )
+            return reach(*where, wait_s=wait_s, created=steps.create)
         except UnreachableError as error:
             raise access.explained(error) from error
 
@@ -260,23 +266,19 @@ class _Up:
     def _list(self) -> list[Instance]:
         return list_instances(self.spec.name, self.provider, self.services)
 
-    def _release(self, before: Sequence[Instance]) -> None:
-        """Release the time limit of instances that an earlier call kept."""
-        running = [instance for instance in before if instance.state is InstanceState.RUNNING]
-        if running and self.spec.options.rents:
-            self.provider.stop_at(running, 0)
-
     def _report(self, record: FleetRecord, steps: Plan, change: Resize, *, was_ready: bool) -> None:
         name = record.spec.name
         self.sink.emit(fleet_opened(record, self.directory, self.services.clock()))
         if change != Resize():
+            ids = {instance.id for instance in change.released}
+            billed = [interval for interval in self.directory.intervals() if interval.id in ids]
             self.sink.emit(
                 FleetResized(
                     name,
                     len(record.hosts),
                     change.added,
                     tuple(instance.name for instance in change.released),
-                    self._cost_usd(change.released),
+                    cost_usd(billed, self.services.clock()),
                     record.price_usd_h,
                     external=self.spec.options.existing,
                 )
@@ -286,11 +288,6 @@ class _Up:
         if self.request.advises:
             scripts = [path.name for path in Path.cwd().glob("*.py")]
             self.sink.emit(Note("next: " + "\n      ".join(step.text(name) for step in next_trains(scripts))))
-
-    def _cost_usd(self, released: Sequence[Instance]) -> float:
-        ids = {instance.id for instance in released}
-        billed = [interval for interval in self.directory.intervals() if interval.id in ids]
-        return cost_usd(billed, self.services.clock())
 
 
 def next_trains(scripts: Collection[str]) -> list[Step]:
@@ -309,13 +306,6 @@ def _to_restore(before: Sequence[Instance], record: FleetRecord | None) -> list[
     if record is None or not record.stopped_at:
         return old
     return [replace(instance, state=InstanceState.STOPPED) for instance in old]
-
-
-def _describe_undone(before: Sequence[Instance]) -> str:
-    """Describe what an interrupted command leaves, given the instances that existed before it."""
-    if any(instance.state is InstanceState.STOPPED for instance in before):
-        return "everything it created was deleted, and everything it started was stopped"
-    return "everything it created was deleted" if before else "nothing is left"
 
 
 def _repeat_as_typed(error: FleetError) -> None:

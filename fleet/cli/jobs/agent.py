@@ -22,7 +22,7 @@ import typer
 
 from fleet.cli import options
 from fleet.cli.application import command
-from fleet.cli.options import RENDEZVOUS, TIME, Duration, Output, argument, option, parse_count
+from fleet.cli.options import RENDEZVOUS, TIME, Output, argument, option, parse_count
 from fleet.cli.program import ENV, NO_ADAPT
 from fleet.cli.runtime import session
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, explain_interrupt
@@ -404,9 +404,7 @@ def agent(
         "FILE",
         shown="the variable FLEET_RENDEZVOUS_SECRET",
     ),
-    wait: float = _rendezvous(
-        Duration(RENDEZVOUS_TIMEOUT_S), "--wait", "How long to wait for the other processes.", TIME
-    ),
+    wait: float = _rendezvous(RENDEZVOUS_TIMEOUT_S, "--wait", "How long to wait for the other processes.", TIME),
     address: str = _rendezvous(
         "", "--address", "Address of this node for the other nodes.", "ADDRESS", shown="detected"
     ),

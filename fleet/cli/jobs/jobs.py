@@ -19,7 +19,6 @@ from fleet.remote.results import prune_jobs
 from fleet.services import Services
 from fleet.steps import Again, Step
 from provision.quantities import counted
-from train.agent.protocol.records import JobsPruned
 
 
 def _select_for_deletion(chosen: Sequence[StoredJobs], fleet: str, sink: Sink, *, named: bool) -> list[StoredJobs]:
@@ -44,8 +43,7 @@ def _select_for_deletion(chosen: Sequence[StoredJobs], fleet: str, sink: Sink, *
     return safe
 
 
-def _confirm(jobs: Sequence[StoredJobs], references: Sequence[str], services: Services) -> None:
-    count = counted(len(jobs), "job")
+def _confirm(count: str, references: Sequence[str], services: Services) -> None:
     if not services.attended:
         raise UsageError(
             f"{count} would be deleted, and confirmation requires a terminal",
@@ -53,12 +51,6 @@ def _confirm(jobs: Sequence[StoredJobs], references: Sequence[str], services: Se
         )
     if not services.consent(f"Delete {count} on the hosts?"):
         raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
-
-
-def _summarize_deletion(fleet: str, names: Sequence[str], answers: Sequence[JobsPruned]) -> JobsDeleted:
-    kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
-    gone = tuple(name for name in names if name not in kept and any(name in answer.jobs for answer in answers))
-    return JobsDeleted(fleet, gone, sum(answer.freed for answer in answers), kept)
 
 
 @command("Results", WithJobs)
@@ -97,14 +89,16 @@ def jobs(
             if not to_delete:
                 return
             run.emit(ResultsAtRisk(run.fleet, tuple(job.summary() for job in to_delete), pruned=True))
-            _confirm(to_delete, references, run.services)
+            _confirm(counted(len(to_delete), "job"), references, run.services)
             names = [job.job for job in to_delete]
             with explain_interrupt("interrupted; some of these jobs may be deleted", Again({}), Step("jobs")):
                 outcomes = call_each(clients, lambda client: prune_jobs(client, names))
-        deleted = _summarize_deletion(run.fleet, names, values_of(outcomes))
-        for name in deleted.jobs:
+        answers = values_of(outcomes)
+        kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
+        gone = [name for name in names if name not in kept and any(name in answer.jobs for answer in answers)]
+        for name in gone:
             directory.forget_command(name)
-        run.emit(deleted)
+        run.emit(JobsDeleted(run.fleet, tuple(gone), sum(answer.freed for answer in answers), kept))
         for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
             message = f"not all hosts answered: {error.message}"
             raise type(error)(message, cause=error.cause, next_steps=[Step("jobs")])

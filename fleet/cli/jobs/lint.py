@@ -12,7 +12,7 @@ from fleet.cli.application import command
 from fleet.cli.options import OUTPUT, Output, argument, option
 from fleet.cli.program import NO_ADAPT
 from fleet.cli.runtime import session
-from fleet.errors import UsageError, translate_errors
+from fleet.errors import UsageError
 from fleet.steps import DEFAULT_FLEET, Again
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
@@ -24,16 +24,14 @@ from train.script.source import check_script
 
 def _find(script: str, workdir: str) -> EntryPoint:
     """Return the entry point, as `fleet train` runs it."""
-    with translate_errors():
-        check_script(Path(script))
+    check_script(Path(script))
     if workdir and not Path(script).absolute().is_relative_to(Path(workdir).absolute()):
         raise UsageError(
             f"{script} is outside of the working directory {workdir}",
             hint="--workdir must contain the script",
             next_steps=[Again({"--workdir": None})],
         )
-    with translate_errors():
-        return find_entry(script, "", (), workdir)
+    return find_entry(script, "", (), workdir)
 
 
 def _count_findings(findings: Sequence[Finding]) -> str:

@@ -32,7 +32,7 @@ _TELEMETRY = (".telemetry.jsonl",)
 
 
 def _page_of(to: str, job: str) -> Path:
-    """Return the file of the page: `to`, or JOB.html in this directory.
+    """Return the file of the page: `to`, or JOB.html in this directory; an existing file must be such a page.
 
     Raises:
         UsageError: a page cannot be written there.
@@ -42,7 +42,18 @@ def _page_of(to: str, job: str) -> Path:
         path /= f"{job}.html"
     elif not path.suffix:
         path = path.with_name(f"{path.name}.html")
-    _check_file(path)
+    reason = ""
+    try:
+        if path.is_dir():
+            reason = "is a directory"
+        elif not path.parent.is_dir():
+            reason = "cannot be written: its directory does not exist"
+        elif (path.exists() or path.is_symlink()) and not is_page(path):
+            reason = "exists, and is not a report"
+    except OSError as error:
+        reason = f"cannot be written: {error.strerror or error}"
+    if reason:
+        raise UsageError(f"{str(path)!r} {reason}", next_steps=[Again({"--to": "report.html"})])
     return path
 
 
@@ -109,26 +120,6 @@ def _from_results(results: Path, sink: Sink) -> tuple[JobRecord, list[Measure]]:
         sink.emit(Note(note, Level.WARNING))
         record = record._replace(notes=[note])
     return record, measure(results, [task.task for task in record.tasks])
-
-
-def _check_file(path: Path) -> None:
-    """Check that a page can be written to a file; an existing file must be a page of this command.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    reason = ""
-    try:
-        if path.is_dir():
-            reason = "is a directory"
-        elif not path.absolute().parent.is_dir():
-            reason = "cannot be written: its directory does not exist"
-        elif path.exists() or path.is_symlink():
-            reason = "" if is_page(path) else "exists, and is not a report"
-    except OSError as error:
-        reason = f"cannot be written: {error.strerror or error}"
-    if reason:
-        raise UsageError(f"{str(path)!r} {reason}", next_steps=[Again({"--to": "report.html"})])
 
 
 def _write(path: Path, record: JobRecord, measures: list[Measure]) -> ReportWritten:

@@ -48,18 +48,6 @@ _TAIL = 4096
 _TIED = 'exec 3<&0; { trap "" TERM; read -r _ <&3; kill -TERM 0; sleep 2; kill -KILL 0; } & exec "$@" 3<&- </dev/null'
 
 
-def need_tensorboard() -> None:
-    """Check that TensorBoard is installed.
-
-    Raises:
-        NotReadyError: it is not.
-    """
-    if find_spec("tensorboard") is None:
-        raise NotReadyError(
-            "TensorBoard is not installed on this computer", next_steps=[Shell("pip install tensorboard")]
-        )
-
-
 def choose_port(given: int | None) -> int:
     """Return the port to use: the given one, or the first free one from 6006 on.
 
@@ -102,7 +90,11 @@ def serve(directory: Path, scratch: Path, port: int) -> Iterator[subprocess.Pope
         _wait_until_ready(process, port, log)
         yield process
     finally:
-        _end(process)
+        for number in (signal.SIGTERM, signal.SIGKILL):  # for all processes that TensorBoard started, too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -114,15 +106,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
         time.sleep(_POLL_S)
     lines = log.read_bytes()[-_TAIL:].decode(errors="replace").strip().splitlines()
     raise NotReadyError("TensorBoard does not start", cause=lines[-1].strip() if lines else "")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End TensorBoard and all processes that it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_S)
 
 
 class _Page:
@@ -265,7 +248,9 @@ def tensorboard(
     with session(resolve_fleet(fleet), output, live=False) as run:
         if directory and reference:
             raise UsageError("JOB and --dir exclude each other", next_steps=[Step("tensorboard", reference)])
-        need_tensorboard()
+        if find_spec("tensorboard") is None:
+            step = Shell("pip install tensorboard")
+            raise NotReadyError("TensorBoard is not installed on this computer", next_steps=[step])
         chosen = choose_port(port)
         with (
             tempfile.TemporaryDirectory(prefix="fleet-tensorboard-") as scratch,

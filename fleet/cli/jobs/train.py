@@ -495,11 +495,7 @@ def train(
     restarts: int = options.RESTARTS,
     restart_policy: RestartPolicy = options.RESTART_POLICY,
     backoff: float = _failure(
-        Duration(_DEFAULTS.backoff_s),
-        "--backoff",
-        "Delay before the first restart; doubled each time.",
-        TIME,
-        rare=True,
+        _DEFAULTS.backoff_s, "--backoff", "Delay before the first restart; doubled each time.", TIME, rare=True
     ),
     success_policy: SuccessPolicy | None = _failure(
         None,
@@ -540,7 +536,7 @@ def train(
     ),
     timeout: float = options.TIMEOUT,
     start_timeout: float = _timeout(
-        Duration(_DEFAULTS.start_timeout_s),
+        _DEFAULTS.start_timeout_s,
         "--start-timeout",
         "Time until the first training step of an attempt; 0 disables it.",
         TIME,
@@ -555,11 +551,7 @@ def train(
         rare=True,
     ),
     link_timeout: float = _timeout(
-        Duration(LINK_TIMEOUT_S),
-        "--link-timeout",
-        "Declare a host lost after this time without a message.",
-        TIME,
-        rare=True,
+        LINK_TIMEOUT_S, "--link-timeout", "Declare a host lost after this time without a message.", TIME, rare=True
     ),
     resume: str | None = _checkpoint(
         None,
