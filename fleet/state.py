@@ -462,23 +462,6 @@ def _sync_directory(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class StoreJournal:
-    """Journals of all fleets, as providers write and read them (provision.provider.Journal)."""
-
-    store: Store
-
-    def intend(self, fleet: str, intent: str, **details: Any) -> None:
-        """Write an intent; on disk when this returns. Intents of unknown fleets are not written."""
-        directory = self.store.fleet(fleet)
-        if directory.exists():
-            directory.intend(intent, **details)
-
-    def intents(self, fleet: str) -> list[dict[str, Any]]:
-        """Return all intents of a fleet as given, oldest first, the name under ``intent``; empty if unknown."""
-        return self.store.fleet(fleet).intents()
-
-
-@dataclass(frozen=True)
 class Store:
     """State below `root`.
 
@@ -503,9 +486,19 @@ class Store:
                     _check_owner(path, path.stat())
 
     @property
-    def journal(self) -> StoreJournal:
-        """Return the journals of all fleets."""
-        return StoreJournal(self)
+    def journal(self) -> Store:
+        """Return the journals of all fleets, as providers write and read them (provision.provider.Journal)."""
+        return self
+
+    def intend(self, fleet: str, intent: str, **details: Any) -> None:
+        """Write an intent; on disk when this returns. Intents of unknown fleets are not written."""
+        directory = self.fleet(fleet)
+        if directory.exists():
+            directory.intend(intent, **details)
+
+    def intents(self, fleet: str) -> list[dict[str, Any]]:
+        """Return all intents of a fleet as given, oldest first, the name under ``intent``; empty if unknown."""
+        return self.fleet(fleet).intents()
 
     def owner(self, *, keep: bool = True) -> str:
         """Return the label of this directory's fleets in clouds: 8 characters of a-z and 2-7.

@@ -96,7 +96,11 @@ def delete_instances(
 
 def external_hosts(spec: FleetSpec, instances: Sequence[Instance], provider: Provider) -> list[Host]:
     """Return the hosts that may hold files of the fleet: those with confirmed host keys."""
-    return [host for instance in instances for host in _find_host(spec, instance, provider)]
+    hosts: list[Host] = []
+    for instance in instances:
+        with contextlib.suppress(FleetError):  # its key was not confirmed, so that it holds no files
+            hosts += provider.hosts(spec, [instance])
+    return hosts
 
 
 def release_hosts(
@@ -145,14 +149,6 @@ def release_files(
 
 def ignore_progress(_name: str, _step: str) -> None:
     """Ignore the progress of a provider that releases hosts: `release_hosts` has reported it already."""
-
-
-def _find_host(spec: FleetSpec, instance: Instance, provider: Provider) -> list[Host]:
-    """Return the SSH settings of an instance; empty if its host key was not confirmed, so that it holds no files."""
-    try:
-        return list(provider.hosts(spec, [instance]))
-    except FleetError:
-        return []
 
 
 KEEP_S = 1800.0

@@ -94,7 +94,7 @@ def pull_results(request: PullRequest, services: Services, sink: Sink) -> Result
             sink.emit(fleet_opened(record, directory, services.clock()))
             by_name = {client.host.name: client for client in clients}
             certain = not stored.silent and not job.is_running
-            pull = Pull(job, tasks, by_name, target, sink, areas, certain=certain)
+            pull = Pull(job, tasks, by_name, target, sink.emit, areas, certain=certain)
             summary = pull.run(directory, whole=not name and not stored.silent)
             with contextlib.suppress(FleetError):  # the results are here
                 described = collect_record(job, record, clients, directory.key, services.clock())
@@ -196,7 +196,7 @@ class Pull:
         tasks: Its tasks, the chief first.
         clients: Conversations with agents, by host.
         target: Takes the results.
-        sink: Takes the events.
+        emit: Takes the events.
         areas: Kinds of results to copy; empty: all.
         names: Copy only files whose name contains one of these; empty: all files.
         certain: As in `choose_sources`.
@@ -210,7 +210,7 @@ class Pull:
     tasks: Sequence[StoredTask]
     clients: Mapping[str, AgentClient]
     target: Target
-    sink: Sink
+    emit: Callable[[Event], None]
     areas: Sequence[Area] = ()
     names: Sequence[str] = ()
     certain: bool = False
@@ -308,13 +308,13 @@ class Pull:
                 break
         hosts = [f"{task.name}: {note}" for task in self.tasks for note in listings[task.key].notes]
         for text in [*layout.notes, *hosts]:
-            self.sink.emit(Note(text, Level.WARNING))
+            self.emit(Note(text, Level.WARNING))
         self.changed = changed
         return layout, listings
 
     def _list(self) -> dict[str, Listing]:
         def list_host(client: AgentClient) -> list[tuple[str, Listing]]:
-            meter = _Meter(client.host.name, 0, self.sink.emit)
+            meter = _Meter(client.host.name, 0, self.emit)
             mine = [task for task in self.tasks if task.host.name == client.host.name]
             return [
                 (task.key, list_files(client, task.stored, meter.listed, self.areas, self.names)) for task in mine
@@ -353,7 +353,7 @@ class Pull:
         def receive_from(client: AgentClient) -> list[Item]:
             host = client.host.name
             mine = [same for same in by_content.values() if self.tasks[same[0].source].host.name == host]
-            meter = _Meter(host, sum(same[0].entry.size for same in mine), self.sink.emit)
+            meter = _Meter(host, sum(same[0].entry.size for same in mine), self.emit)
             changed = []
             for task in self.tasks:
                 ours = [same for same in mine if self.tasks[same[0].source] is task]
@@ -444,16 +444,6 @@ class _Meter:
         self.emit(PullProgress(self.host, self.received, self.total, self.files, done=True))
 
 
-class _Quiet:
-    """Drops the events of a copy that the user did not request."""
-
-    def emit(self, event: Event) -> None:
-        """Drop an event."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path, names: Sequence[str]) -> bool:
     """Copy the files whose name contains one of `names`; return whether all were copied.
 
@@ -463,7 +453,7 @@ def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path,
     by_name = {client.host.name: client for client in clients}
     tasks = [task for task in job.tasks if task.host.name in by_name]
     with Target(directory, job.job) as target:
-        pull = Pull(job, tasks, by_name, target, _Quiet(), names=names)
+        pull = Pull(job, tasks, by_name, target, lambda _: None, names=names)
         pull.copy()
     return not (pull.failed or pull.changed)
 

@@ -339,20 +339,9 @@ def _job(job: str, entries: Sequence[tuple[Host, StoredJob]], local: OnThisCompu
     tasks = []
     for (host, stored), name in zip(entries, names, strict=True):
         copied = here.get(task_key(host.name, stored)) == stored.fingerprint
-        tasks.append(StoredTask(host, stored, name, copied, copied or is_safe(stored, local)))
+        is_shown = local.log_shown and all(use.area is Area.LOGS for use in stored.areas)
+        tasks.append(StoredTask(host, stored, name, copied, copied or is_shown or not stored.fingerprint))
     return StoredJobs(job, tuple(sorted(tasks, key=lambda task: task_rank(task.name))), local)
-
-
-def is_safe(stored: StoredJob, local: OnThisComputer) -> bool:
-    """Return whether deleting results that were not copied loses nothing.
-
-    This is so if there are none, or if there is only a log that was shown here from its beginning to its end.
-
-    Args:
-        stored: The results of a task, as the host reports them.
-        local: The results of the job that are on this computer.
-    """
-    return not stored.fingerprint or (local.log_shown and all(use.area is Area.LOGS for use in stored.areas))
 
 
 def _task_names(stored: Sequence[StoredJob]) -> list[str]:

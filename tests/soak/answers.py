@@ -357,7 +357,7 @@ def _pull(mangler: Mangler, directory: Path) -> str:
     (directory / "state").mkdir()
     try:
         with Target(directory / "results", JOB) as target:
-            pull = Pull(jobs, tasks, clients, target, JsonSink(BytesIO()))
+            pull = Pull(jobs, tasks, clients, target, JsonSink(BytesIO()).emit)
             pull.run(state, whole=True)
     except FleetError as error:
         return error.message

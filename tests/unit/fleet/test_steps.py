@@ -22,10 +22,6 @@ def test_a_step_names_the_fleet_if_the_command_takes_one(step: Step | Shell, lin
     assert step.text("b") == line
 
 
-def test_the_default_fleet_is_not_named() -> None:
-    assert Step("logs", "-f").text("default") == Step("logs", "-f").text() == "fleet logs -f"
-
-
 def test_commands_of_errors_are_steps() -> None:
     assert step_of(("fleet", "up", "--ssh-from", "a b")) == Step("up", "--ssh-from", "a b")
     assert step_of(("gcloud", "config", "set", "project", "a b")) == Shell("gcloud config set project 'a b'")

@@ -17,7 +17,6 @@ HOSTS = [dataclasses.replace(HOST, name=f"worker-{index}") for index in range(4)
     [
         ("all", ["worker-0", "worker-1", "worker-2", "worker-3"]),
         ("2", ["worker-2"]),
-        ("worker-3", ["worker-3"]),
         ("3,worker-1,3", ["worker-1", "worker-3"]),
         ("worker:2", ["worker-2"]),
     ],

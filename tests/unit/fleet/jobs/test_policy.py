@@ -53,9 +53,7 @@ def test_defaults_depend_on_the_hosts(
     [
         ("", Replication("", 50.0)),
         ("ckpt", Replication("ckpt", 50.0)),
-        ("/data/ckpt", Replication("/data/ckpt", 50.0)),
         ("gs://bucket/run", Replication("gs://bucket/run", 0.0)),
-        ("s3://bucket", Replication("s3://bucket", 0.0)),
     ],
 )
 def test_checkpoint_directories(directory: str, kept: Replication) -> None:

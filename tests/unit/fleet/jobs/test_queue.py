@@ -35,14 +35,10 @@ def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
     assert queued_jobs(reports) == [FIRST.job, SECOND.job]
 
 
-@pytest.mark.parametrize("reference", ["", "-1"])
-def test_without_a_name_a_job_waits_for_the_last_of_the_queue(reference: str) -> None:
-    assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST), "demo") == (FIRST.job, "")
-
-
 @pytest.mark.parametrize(
     ("reference", "place"),
     [
+        ("-1", (SECOND.job, "")),
         ("first", (SECOND.job, f"other jobs are queued after job {FIRST.job} already")),
         (SECOND.job, (SECOND.job, "")),
         (OLD.job, (SECOND.job, f"job {OLD.job} has already ended")),

@@ -19,8 +19,6 @@ MEMBERS = [Member(f"worker-{n}", task, f"10.0.0.{n}", 2222 + n, 4000 + n) for n,
 def test_tasks_are_assigned_in_the_order_of_the_hosts_with_spares_last() -> None:
     assert assign(TaskTypes(), 3, 1) == ["worker-0", "worker-1", ""]
     assert assign(ALL, 7, 1) == ["chief-0", "worker-0", "worker-1", "ps-0", "ps-1", "evaluator-0", ""]
-    assert assign(TaskTypes(chief=True), 1, 0) == ["chief-0"]
-    assert assign(TaskTypes(evaluator=True), 3, 0) == ["worker-0", "worker-1", "evaluator-0"]
 
 
 @pytest.mark.parametrize(

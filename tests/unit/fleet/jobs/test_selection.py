@@ -15,14 +15,11 @@ JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
     ("reference", "job"),
     [
         ("", NEW),
-        ("-1", NEW),
         ("-2", MIDDLE),
-        ("-3", OLD),
         (OLD, OLD),
         ("20261120", OLD),
         ("20261121-09", MIDDLE),
         ("baseline", MIDDLE),
-        ("wide", NEW),
     ],
 )
 def test_a_reference_means_one_job(reference: str, job: str) -> None:
@@ -33,12 +30,9 @@ def test_a_reference_means_one_job(reference: str, job: str) -> None:
     ("reference", "message", "hint"),
     [
         ("bse", "fleet 'demo' has no job 'bse'", "did you mean baseline?"),
-        ("basline", "fleet 'demo' has no job 'basline'", "did you mean baseline?"),
         ("20261122", "fleet 'demo' has no job '20261122'", ""),
-        ("20261121-100000-cccd", "fleet 'demo' has no job '20261121-100000-cccd'", f"did you mean {NEW}?"),
         ("bbbb", "fleet 'demo' has no job 'bbbb'", f"did you mean {MIDDLE}?"),
         ("-4", "fleet 'demo' has no job -4: it has 3 jobs", ""),
-        ("-0", "fleet 'demo' has no job '-0'", ""),
     ],
 )
 def test_an_unknown_job_names_the_nearest_one(reference: str, message: str, hint: str) -> None:
