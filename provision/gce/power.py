@@ -23,7 +23,6 @@ from provision.gce.api.resources import (
     metadata,
     our_name,
     restarts,
-    scripts,
     seconds,
     zone_of,
 )
@@ -117,15 +116,6 @@ def _change(
             message = metadata(items, resource.metadata.fingerprint)
             calls.append(account.call(resource, "setMetadata", message))
     account.change(calls, activity)
-
-
-def update_scripts(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
-    """Let root run the scripts of `cloud` on running instances, if they changed.
-
-    Raises:
-        ApiError: a call failed.
-    """
-    set_items(account, targets, scripts(cloud), "changing the scripts")
 
 
 def confirmed(account: Account, targets: Sequence[compute_v1.Instance], attribute: str, value: str) -> bool:

@@ -15,7 +15,7 @@ from provision.gce.access import accounts, hosts, networks
 from provision.gce.account import Account
 from provision.gce.api.client import Api, Timing
 from provision.gce.api.prices import PriceList
-from provision.gce.api.resources import our_name
+from provision.gce.api.resources import our_name, scripts
 from provision.gce.catalog.gpus import find_gpu
 from provision.gce.catalog.machines import completed, is_incomplete, refusal, resolved
 from provision.gce.checks import doctor
@@ -369,10 +369,11 @@ class GceProvider(Provider):
         """Let root run the startup script and the setup command of `spec` on running instances, if they changed.
 
         Raises:
-            ProviderError: the metadata of the instances cannot be changed, or their startup script is too old.
+            ProviderError: the metadata of the instances cannot be changed.
         """
         with self._account.errors_while("change the scripts of the instances"):
-            power.update_scripts(self._account, _options(spec), self._account.existing(instances))
+            targets = self._account.existing(instances)
+            power.set_items(self._account, targets, scripts(_options(spec)), "changing the scripts")
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         """Return the reasons that Compute Engine knows why instances are gone or stopped, each as a clause.

@@ -413,22 +413,9 @@ class PriceList:
         if (content["format"], content["service"]) != (_FORMAT, self._api.base(BILLING)):
             raise ValueError("other prices")
         rates = {
-            (str(item), str(location)): Rate(*map(_stored_usd_h, usd_h))
+            (str(item), str(location)): Rate(*(None if usd is None else float(usd) for usd in usd_h))
             for item, location, *usd_h in content["rates"]
         }
         read_at = float(content["read_at"])
         date = datetime.fromtimestamp(read_at, timezone.utc).date().isoformat()
         self._prices, self._read_at = from_catalog(rates, date), read_at
-
-
-def _stored_usd_h(value: Any) -> float | None:
-    """Return a number that is not negative, or None.
-
-    Raises:
-        ValueError or TypeError: it is neither.
-    """
-    if value is None:
-        return None
-    if not 0 <= float(value) < 1e6:
-        raise ValueError(f"{value!r} is not a price")
-    return float(value)
