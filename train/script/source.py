@@ -177,7 +177,8 @@ def _unreadable(script: Path, error: OSError) -> ScriptError:
 def _syntax(script: str, content: bytes, error: SyntaxError) -> ScriptError:
     line = error.lineno or 0
     written = b"".join(content.splitlines()[line - 1 : line] if line else []).decode("utf-8", "replace")
-    shown = (error.text or written).strip()[:_LINE_SHOWN]
+    shown = (error.text or written).strip()
+    shown = shown if len(shown) <= _LINE_SHOWN else f"{shown[:_LINE_SHOWN]}…"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return ScriptError(
         f"{script}:{line}: {error.msg}" if line else f"{script}: {error.msg}",

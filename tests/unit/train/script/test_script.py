@@ -57,6 +57,7 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: Path, content: bytes, l
     assert error.message.startswith(f"{script}:{line}: ")
     assert shown in error.cause
     assert len(error.cause) < 200
+    assert error.cause.endswith("…") == (len(content) > 200)
     assert error.next_steps == (("python3", "-m", "py_compile", str(script)),)
 
 
