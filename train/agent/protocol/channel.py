@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Optional
 
 from train.agent.protocol.errors import ClientGoneError
 from train.agent.protocol.records import Record, decode, encode
@@ -138,10 +138,6 @@ class Channel:
         if not self._buffer.size:
             self._wait(self._reads, select.POLLIN, deadline_s, "to send something")
 
-    def pass_over(self, size: int) -> None:
-        """Let `receive` skip the `size` raw bytes that follow a line."""
-        self._owed = size
-
     def send(self, record: Record, payload: bytes = b"") -> None:
         """Send `record`, and the bytes that its field ``payload`` announces.
 
@@ -180,3 +176,23 @@ class Channel:
         while not poll.poll(max(0.0, end - time.monotonic()) * 1000):
             if time.monotonic() >= end:
                 raise ClientGoneError(f"waited {deadline_s:.0f} s for the client {action}")
+
+
+class Periodic:
+    """Call a function at most once per interval, however often this is called during long work.
+
+    Args:
+        interval_s: The interval; the first call comes after one.
+        act: The function.
+    """
+
+    def __init__(self, interval_s: float, act: Callable[[], None]) -> None:
+        self._interval_s = interval_s
+        self._act = act
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Call the function if the last call is old enough."""
+        if time.monotonic() - self._last >= self._interval_s:
+            self._act()
+            self._last = time.monotonic()

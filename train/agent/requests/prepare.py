@@ -25,7 +25,7 @@ from train.agent.host.jobs import JOB_NAME, holder_of, open_lock, queued_jobs, t
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
 from train.agent.host.spawn import Proof, is_program
-from train.agent.protocol.channel import Channel
+from train.agent.protocol.channel import Channel, Periodic
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import (
@@ -330,7 +330,8 @@ def receive_contents(channel: Channel, receiver: contents.Receiver, relay: Optio
                 relay.start(chunk.secret, receiver)
                 if not chunk.address:
                     continue
-                if fetch(chunk, receiver, _Reporter(channel, receiver)):
+                report = Periodic(_REPORT_S, lambda: channel.send(ContentsReceived(receiver.received)))
+                if fetch(chunk, receiver, report):
                     receiver.finish()
                     return
                 channel.send(receiver.need())
@@ -346,21 +347,6 @@ def receive_contents(channel: Channel, receiver: contents.Receiver, relay: Optio
             receiver.feed(unpack_block(data, chunk.size))
     finally:
         receiver.close()
-
-
-class _Reporter:
-    """Report the bytes that arrived from another host, now and then."""
-
-    def __init__(self, channel: Channel, receiver: contents.Receiver) -> None:
-        self._channel = channel
-        self._receiver = receiver
-        self._last = time.monotonic()
-
-    def __call__(self) -> None:
-        """Report them if the last report is old enough."""
-        if time.monotonic() - self._last >= _REPORT_S:
-            self._channel.send(ContentsReceived(self._receiver.received))
-            self._last = time.monotonic()
 
 
 def check_space(directory: str, needed: int, user: str, hint: str, next_step: str = "") -> None:

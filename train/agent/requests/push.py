@@ -21,7 +21,7 @@ from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Entry, EntryKind, FilesStored, NeedContents, PushFiles, Refusal
 from train.agent.requests.prepare import RELAYED_BYTES, check_space, receive_contents
-from train.agent.requests.results import Heartbeat, hash_start
+from train.agent.requests.results import hash_start, heartbeat_of
 
 if TYPE_CHECKING:
     from train.agent.peers.relay import RelayServer
@@ -57,7 +57,7 @@ def push_files(channel: Channel, _host: HostPaths, request: PushFiles) -> None:
 
 
 def _push(channel: Channel, directory: str, request: PushFiles, stack: contextlib.ExitStack) -> FilesStored:
-    heartbeat = Heartbeat(channel)
+    heartbeat = heartbeat_of(channel)
     check_parents(directory, request.entries)
     changed = [entry for entry in request.entries if not is_current(directory, entry, heartbeat)]
     files = [entry for entry in changed if entry.kind in (EntryKind.FILE, EntryKind.DATA)]

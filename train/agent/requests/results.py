@@ -23,7 +23,7 @@ from train.agent.host.facts import list_packages
 from train.agent.host.jobs import JOB_NAME, find_task, newest_tasks, queued_jobs, report_task
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
-from train.agent.protocol.channel import Channel
+from train.agent.protocol.channel import Channel, Periodic
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Area, AreaUse, EntryKind, FileEntry, FilePart, Refusal
 from train.agent.requests.prepare import discard_unused, lock_idle_host
@@ -34,18 +34,9 @@ _BEAT_S = 2.0
 _PIECE = 1 << 18
 
 
-class Heartbeat:
-    """Send heartbeats during long work, so that the client does not time out."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._last = time.monotonic()
-
-    def __call__(self) -> None:
-        """Send a heartbeat if the last one is old enough."""
-        if time.monotonic() - self._last >= _BEAT_S:
-            self._channel.send(records.Beat(time.time()))
-            self._last = time.monotonic()
+def heartbeat_of(channel: Channel) -> Periodic:
+    """Return a function that sends heartbeats during long work, so that the client does not time out."""
+    return Periodic(_BEAT_S, lambda: channel.send(records.Beat(time.time())))
 
 
 def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> records.End:
@@ -54,7 +45,7 @@ def list_jobs(channel: Channel, host: HostPaths, request: records.ListJobs) -> r
     Raises:
         ClientGoneError: the client disconnected.
     """
-    heartbeat = Heartbeat(channel)
+    heartbeat = heartbeat_of(channel)
     jobs = []
     for host_paths in HostPaths(host.root).slots():
         directory = host_paths.root[len(host.root) + 1 :]
@@ -89,7 +80,7 @@ def list_files(channel: Channel, host: HostPaths, request: records.ListFiles) ->
         RefusedError: the task does not exist.
         ClientGoneError: the client disconnected.
     """
-    results = Results(_task(host, request), host.root, Heartbeat(channel))
+    results = Results(_task(host, request), host.root, heartbeat_of(channel))
     fingerprint = hashlib.sha256()
     for entry in results.entries(fingerprint, request.areas or tuple(records.Area), request.names):
         channel.send(entry)
@@ -154,7 +145,7 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     Raises:
         ClientGoneError: the client disconnected.
     """
-    heartbeat = Heartbeat(channel)
+    heartbeat = heartbeat_of(channel)
     gone, freed = set(), 0
     with contextlib.ExitStack() as stack:
         existing = [host_paths for host_paths in HostPaths(host.root).slots() if os.path.isdir(host_paths.jobs)]
@@ -177,7 +168,7 @@ def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) ->
     return records.JobsPruned(sorted(gone), freed, {job: busy[job] for job in request.jobs if job in busy})
 
 
-def _remove(directory: str, heartbeat: Heartbeat) -> int:
+def _remove(directory: str, heartbeat: Callable[[], None]) -> int:
     """Delete a job; return the bytes that this frees."""
     for task in os.listdir(directory):
         end_leftovers(TaskPaths(os.path.join(directory, task)))

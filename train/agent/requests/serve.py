@@ -86,7 +86,8 @@ class Conversation:
             self._prepare(request)
         elif isinstance(request, records.Chunk):
             # Part of a refused or unrequested stream: skipped before the next request.
-            self._channel.pass_over(request.payload)
+            for _ in self._channel.payload(request.payload, IDLE_S):
+                continue
         elif isinstance(request, records.Commit):
             self._commit(request)
         elif isinstance(request, records.SmokeTest):
