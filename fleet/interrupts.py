@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -21,6 +20,7 @@ class _Interrupts:
     def __init__(self) -> None:
         self.ended = False
         self.raised = False
+        self.deferred = False
         self._held = 0
         self._raised_at = -_PAUSE_S
 
@@ -29,7 +29,7 @@ class _Interrupts:
         if self.ended:
             return
         wait_s = self._raised_at + _PAUSE_S - time.monotonic()
-        if wait_s > 0 or _is_outermost(frame) or _is_importing(frame):
+        if self.deferred or wait_s > 0 or _is_outermost(frame) or _is_importing(frame):
             self._held = number
             signal.setitimer(signal.ITIMER_REAL, max(_AGAIN_S, wait_s))
             return
@@ -91,19 +91,8 @@ def was_interrupted() -> bool:
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
     """Defer Ctrl-C and SIGTERM until the block has ended; for blocks that have deadlines."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-
-    def remember(number: int, _frame: FrameType | None) -> None:
-        pending.append(number)
-
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    _interrupts.deferred = True
     try:
         yield
     finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-        if pending:
-            raise KeyboardInterrupt
+        _interrupts.deferred = False

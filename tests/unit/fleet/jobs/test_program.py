@@ -17,7 +17,6 @@ from fleet.jobs.program import (
     ProgramRequest,
     Terms,
     add_next_steps,
-    described,
     find,
     keras_need,
     refuse_without_servers,
@@ -28,7 +27,6 @@ from tests.unit.train.script.test_script import write
 from train.agent.protocol.records import Member, Prepared
 from train.diagnosis.texts import ARGUMENTS_HINT
 from train.diagnosis.verdict import Cause, Verdict
-from train.script.entry import find_entry
 from train.script.imports import needed
 
 
@@ -77,24 +75,6 @@ def wanted(**fields: Any) -> str | None:
     return requirements.text if requirements else None
 
 
-def test_requirements_are_next_to_the_script_or_at_the_given_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path, {"requirements.txt": "outer\n", "job/task.py": "", "job/deep/task.py": "", "pkg/task.py": ""})
-    write(tmp_path, {"job/requirements.txt": "near\n", "other.txt": "other\n", "empty/task.py": ""})
-    write(tmp_path, {"empty/requirements.txt": "# nothing\n", "pkg/requirements.txt": "of the package\n"})
-    assert wanted(script="job/task.py") == "near\n"
-    assert wanted(script="job/deep/task.py", workdir="job") == "near\n"
-    assert wanted(module="pkg.task") == "outer\n"
-    assert wanted(command=("true",)) == "outer\n"
-    assert wanted(script="job/task.py", requirements="other.txt") == "other\n"
-    assert wanted(script="job/task.py", requirements="") is None
-    assert wanted(script="empty/task.py") is None
-    with pytest.raises(UsageError, match=r"the requirements file none\.txt does not exist"):
-        wanted(script="job/task.py", requirements="none.txt")
-
-
 def test_projects_take_precedence_and_are_also_found_in_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,16 +106,6 @@ def prepared(task: str, *gpus: str) -> Prepared:
     return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
 
 
-def warned(
-    directory: Path, text: str, hosts: int = 2, *, terms: Terms | None = None, command: tuple[str, ...] = ()
-) -> list[str]:
-    write(directory, {"task.py": text})
-    script = "" if command else str(directory / "task.py")
-    entry = find_entry(script, "", command, str(directory) if command else "")
-    findings = script_findings(entry, [prepared(f"worker-{i}") for i in range(hosts)], terms or Terms())
-    return [described(finding).partition(";")[0] for finding in findings]
-
-
 STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy({})\n"
 FIT = (
     "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\nmodel.fit([1.0], [1.0])\n"
@@ -158,17 +128,6 @@ def test_a_script_is_parsed_once_by_all_that_a_job_asks_about_it(tmp_path: Path)
     needed(located.entry)
     script_findings(located.entry, [prepared("worker-0"), prepared("worker-1")], Terms())
     assert sorted(parsed) == sorted(text.encode() for text in contents.values())
-
-
-def test_variables_of_another_launcher_are_noticed_unless_the_command_sets_them(tmp_path: Path) -> None:
-    text = "import os\nrank, size = os.environ['PMI_RANK'], os.environ['PMI_SIZE']\n" + STRATEGY.format("")
-    (finding,) = warned(tmp_path, text)
-    assert finding.startswith("task.py:2: the script reads PMI_RANK and PMI_SIZE, which mpirun")
-    shell = "PMI_RANK=$FLEET_RANK PMI_SIZE=$FLEET_NUM_TASKS exec python task.py"
-    assert warned(tmp_path, text, command=("bash", "-c", shell)) == []
-    partial = ("bash", "-c", shell.replace("PMI_SIZE", "SIZE"))
-    assert len(warned(tmp_path, text, command=partial)) == 1
-    assert warned(tmp_path, text, command=partial, terms=Terms(variables=frozenset({"PMI_SIZE"}))) == []
 
 
 def test_the_next_step_of_a_failed_job_does_not_need_the_script_any_more(tmp_path: Path) -> None:

@@ -27,14 +27,6 @@ def stored(directory: FleetDirectory, *areas: list[AreaUse]) -> str:
     return survey_of(uses, directory, {}).jobs[0].summary().pulled
 
 
-def test_a_job_of_which_nothing_was_pulled_is_not_partly_pulled(tmp_path: Path) -> None:
-    directory = StateStore(tmp_path).fleet("demo")
-    directory.create()
-    assert stored(directory, [LOGS, MODEL], [LOGS]) == "no"
-    directory.note_results("j", log_shown=True)  # the log of worker-1 is all that it has
-    assert stored(directory, [LOGS, MODEL], [LOGS]) == "no"
-
-
 def test_a_job_is_partly_pulled_if_some_tasks_were(tmp_path: Path) -> None:
     directory = StateStore(tmp_path / "state").fleet("demo")
     directory.create()

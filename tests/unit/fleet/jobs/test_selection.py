@@ -12,21 +12,6 @@ JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
 
 
 @pytest.mark.parametrize(
-    ("reference", "job"),
-    [
-        ("", NEW),
-        ("-2", MIDDLE),
-        (OLD, OLD),
-        ("20261120", OLD),
-        ("20261121-09", MIDDLE),
-        ("baseline", MIDDLE),
-    ],
-)
-def test_a_reference_means_one_job(reference: str, job: str) -> None:
-    assert select_job(reference, JOBS, "demo") == job
-
-
-@pytest.mark.parametrize(
     ("reference", "message", "hint"),
     [
         ("bse", "fleet 'demo' has no job 'bse'", "did you mean baseline?"),

@@ -99,19 +99,6 @@ def test_without_its_source_a_model_is_not_replaced_by_that_of_another_task() ->
     ]
 
 
-def test_a_task_that_takes_the_name_of_another_one_does_not_replace_its_files() -> None:
-    recorded = {"logs/worker-0/attempt-1.log": Recorded("a" * 64, 1, 1, "a host that left")}
-    log = entry("attempt-1.log", "b", Area.LOGS)
-    first = lay(listed("worker-0", log), recorded=recorded)
-    assert paths(first) == [("others/worker-0/logs/attempt-1.log", 0)]
-    recorded["others/worker-0/logs/attempt-1.log"] = Recorded("b" * 64, 1, 1, "host of worker-0")
-    changed = entry("attempt-1.log", "c", Area.LOGS)
-    assert paths(lay(listed("worker-0", changed), recorded=recorded)) == paths(first)
-    assert paths(lay(Listed("worker-0", [changed], "a third host"), recorded=recorded)) == [
-        ("others/worker-0.2/logs/attempt-1.log", 0)
-    ]
-
-
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", ".", "a//b", "a/.", "a\0b", "x" * 300])
 def test_a_name_that_leads_out_is_left_out_and_noted(path: str) -> None:
     layout = lay(listed("worker-0", entry(path), entry("good", "b")))

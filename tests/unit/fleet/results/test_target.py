@@ -47,21 +47,6 @@ def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
         assert target.missing(items) == items[:1]
 
 
-def test_an_interrupted_file_continues_where_it_was(tmp_path: Path) -> None:
-    file = item("model/a", b"0123456789")
-    with Target(tmp_path / "r", "j") as target:
-        part = target.partial_file(file.entry)
-        part.write(b"01234")
-        assert not part.close()
-    with Target(tmp_path / "r", "j") as target:
-        part = target.partial_file(file.entry)
-        assert part.offset == 5
-        part.write(b"56789")
-        assert part.close()
-        target.store(part, [file])
-    assert (tmp_path / "r/model/a").read_bytes() == b"0123456789"
-
-
 def test_damaged_contents_never_get_their_name(tmp_path: Path) -> None:
     file = item("model/a", b"good")
     with Target(tmp_path / "r", "j") as target:
