@@ -14,9 +14,3 @@ def test_a_shared_list_is_encoded_once_and_to_the_same_line() -> None:
     assert [decode(line) for line in lines] == plain
     shared.clear()
     assert encode(plain[0]._replace(entries=shared)) == lines[0]
-
-
-def test_an_empty_shared_list_is_a_list() -> None:
-    assert decode(encode(Prepare("job", "fleet", "worker-0", SharedList(), ""))) == Prepare(
-        "job", "fleet", "worker-0", [], ""
-    )
