@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import InitVar, dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
 from provision.provider import ErrorKind, ProviderError
@@ -76,7 +75,12 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        directory = next(parent for parent in path.parents if parent.is_dir())
+        raise InventoryError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="give an existing inventory file",
+            next_steps=[("ls", "-l", str(directory))],
+        ) from None
     if len(content) > SIZE_MAX:
         raise InventoryError(f"larger than {SIZE_MAX // 2**20} MiB", location=location)
     if content.startswith(b"$ANSIBLE_VAULT"):
@@ -91,22 +95,5 @@ def read_text(path: Path) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         raise InventoryError("not UTF-8 text", location=Location(path, line)) from None
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InventoryError("not a text file: it contains a zero byte", location=Location(path, line))
+        raise InventoryError("not a text file: it contains a zero byte", location=location)
     return text
-
-
-def _unreadable(path: Path, error: OSError) -> InventoryError:
-    """Return the error that a file cannot be read; it suggests a file of a similar name."""
-    directory = next(parent for parent in path.parents if parent.is_dir())
-    try:
-        files = [entry.name for entry in directory.iterdir() if entry.is_file() and entry.name != path.name]
-    except OSError:
-        files = []
-    near = get_close_matches(path.name, files, n=1) if directory == path.parent else []
-    return InventoryError(
-        f"{path} cannot be read: {error.strerror}",
-        hint=f"did you mean {directory / near[0]}?" if near else "give an existing inventory file",
-        again={"--inventory": str(directory / near[0])} if near else None,
-        next_steps=[("ls", "-l", str(directory))],
-    )

@@ -57,10 +57,9 @@ class _IniForm:
         self._group = "ungrouped"
         self._kind = "hosts"
         self._location = Location(path)
-        # Groups that are named before they are declared, by parent and location. A child is ordered among the others
-        # when it is declared.
-        self._parents: dict[str, dict[str, Location]] = {}
-        self._variables: dict[str, Location] = {}
+        # Groups that are named before they are declared, each with the parents that name it and the locations; the
+        # parent of [GROUP:vars] is empty. A child is ordered among the others when it is declared.
+        self._pending: dict[str, dict[str, Location]] = {}
 
     def line(self, text: str, location: Location) -> None:
         """Read a line that is neither empty nor a comment."""
@@ -84,11 +83,10 @@ class _IniForm:
         Raises:
             InventoryError: a group is not declared.
         """
-        missing = [(location, name, f"[{name}:vars]") for name, location in self._variables.items()]
-        for child, parents in self._parents.items():
-            missing += [(location, child, f"[{parent}:children]") for parent, location in parents.items()]
+        missing = [(named, name, parent) for name, by in self._pending.items() for parent, named in by.items()]
         if missing:
-            self._location, name, section = min(missing, key=lambda entry: entry[0].line)
+            self._location, name, parent = min(missing, key=lambda entry: entry[0].line)
+            section = f"[{parent}:children]" if parent else f"[{name}:vars]"
             hint = f"add a section [{name}], or correct the name"
             raise self._error(f"{section} requires the undefined group {name!r}", hint)
         self.groups.close()
@@ -97,21 +95,19 @@ class _IniForm:
         return InventoryError(message, location=self._location, hint=hint)
 
     def _section(self, text: str) -> None:
-        match = _SECTION.fullmatch(text)
-        if not match:
-            hint = "write [GROUP], [GROUP:children], or [GROUP:vars], without spaces"
+        hint = "write [GROUP], [GROUP:children], or [GROUP:vars], without spaces"
+        if not (match := _SECTION.fullmatch(text)):
             raise self._error(f"{text!r} is not a section", hint)
         name, kind = match[1], match[2] or "hosts"
         if kind not in ("hosts", "children", "vars"):
-            hint = f"write [{name}], [{name}:children], or [{name}:vars]"
             raise self._error(f"unknown kind of section [{name}:{kind}]", hint)
         if kind == "vars" and name not in self.groups.groups:
-            self._variables[name] = self._location
+            self._pending.setdefault(name, {})[""] = self._location
         self.groups.group(name, self._location)
         if kind != "vars":
-            self._variables.pop(name, None)
-            for parent, named in self._parents.pop(name, {}).items():
-                self.groups.add_child(parent, name, named)
+            for parent, named in self._pending.pop(name, {}).items():
+                if parent:
+                    self.groups.add_child(parent, name, named)
         self._group, self._kind = name, kind
 
     def _host(self, text: str) -> None:
@@ -140,7 +136,7 @@ class _IniForm:
         if match[1] in self.groups.groups:
             self.groups.add_child(self._group, match[1], self._location)
         else:
-            self._parents.setdefault(match[1], {}).setdefault(self._group, self._location)
+            self._pending.setdefault(match[1], {}).setdefault(self._group, self._location)
 
 
 def literal(text: str) -> Any:

@@ -107,12 +107,6 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _unknown(groups: Groups, pattern: str) -> InventoryError:
-    if pattern in ("localhost", "127.0.0.1", "::1"):
-        return InventoryError(
-            f"--limit {pattern!r} is not in the inventory",
-            cause="this computer is not in the inventory",
-            hint="for workers on this computer: --provider local",
-        )
     candidates = [*groups.groups, *groups.hosts]
     close = difflib.get_close_matches(pattern, candidates[:1000], n=1)
     return InventoryError(

@@ -16,6 +16,7 @@ HOSTS_MAX = 10_000
 """More hosts than this in one inventory are taken for a slip of the pen."""
 
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
+_BOUNDS = re.compile(r"(\d{0,18}|[a-z]):(\d{1,18}|[a-z])(?::(\d{1,18}))?", re.ASCII | re.IGNORECASE)
 _LETTERS = string.ascii_letters
 _BRACKETED = re.compile(r"\[(.*)\]:(\d+)")
 _NAME = re.compile(r"\w[\w.-]{0,252}")
@@ -57,22 +58,20 @@ def _expand(pattern: str) -> list[str]:
     """
     if not _is_balanced(pattern):
         raise ValueError(f"unbalanced brackets in {pattern!r}")
-    pieces = _RANGE.split(pattern)
     choices: list[list[str]] = []
     count = 1
-    for index, piece in enumerate(pieces):
-        choice = _range(piece, HOSTS_MAX // count) if index % 2 else [piece]
-        count *= len(choice)
-        choices.append(choice)
+    for index, piece in enumerate(_RANGE.split(pattern)):
+        choices.append(_range(piece, HOSTS_MAX // count) if index % 2 else [piece])
+        count *= len(choices[-1])
     return ["".join(words) for words in product(*choices)]
 
 
 def _split_port(text: str) -> tuple[str, int]:
     """Return the pattern and port of a word; the port is 0 if it has none."""
     bracketed = _BRACKETED.fullmatch(text)
-    if bracketed and "]" not in _RANGE.sub("", bracketed[1]) and _outside(bracketed[1]).count(":") > 1:
+    if bracketed and "]" not in _RANGE.sub("", bracketed[1]) and _RANGE.sub("", bracketed[1]).count(":") > 1:
         return bracketed[1], _port(bracketed[2])
-    colons = _outside(text).count(":")
+    colons = _RANGE.sub("", text).count(":")
     if colons == 0 or (colons > 1 and not text.startswith("[")):
         return text, 0
     pattern, _, port = text.rpartition(":")
@@ -88,11 +87,6 @@ def _is_balanced(text: str) -> bool:
     return not set(_RANGE.sub("", _RANGE.sub("", text))) & set("[]")
 
 
-def _outside(text: str) -> str:
-    """Return the text outside brackets."""
-    return _RANGE.sub("", text)
-
-
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         raise ValueError(f"invalid port {text!r}; expected a number from 1 to 65535")
@@ -101,39 +95,22 @@ def _port(text: str) -> int:
 
 def _range(text: str, limit: int) -> list[str]:
     """Return the words of the range `text`, given without its brackets; at most `limit`."""
-    parts = text.split(":")
-    if len(parts) not in (2, 3):
-        hint = f", as in [{text.replace('-', ':')}]" if re.fullmatch(r"\w+-\w+", text) else ""
-        raise ValueError(f"the range [{text}] must be begin:end or begin:end:step{hint}")
-    begin, end = parts[0] or "0", parts[1]
-    if not end:
-        raise ValueError(f"the range [{text}] has no end")
-    step = parts[2] if len(parts) == 3 else "1"
-    if not (_is_number(step) and int(step) > 0):
-        raise ValueError(f"the step of the range [{text}] must be greater than 0")
-    if begin in _LETTERS and end in _LETTERS:
-        words = list(_LETTERS[_LETTERS.index(begin) : _LETTERS.index(end) + 1 : int(step)])
-    elif _is_number(begin) and _is_number(end):
-        words = _numbers(text, begin, end, int(step), limit)
+    match = _BOUNDS.fullmatch(text)
+    begin, end, step = (match[1] or "0", match[2], int(match[3] or "1")) if match else ("", "", 0)
+    if not step or begin.isdigit() != end.isdigit():
+        raise ValueError(f"the range [{text}] must be begin:end or begin:end:step, as in [1:3] or [a:e:2]")
+    if begin.isdigit():
+        width = len(begin) if len(begin) > 1 and begin.startswith("0") else 0
+        if width and width != len(end):
+            raise ValueError(f"the range [{text}] is padded with zeros; both ends must have the same length")
+        words = [str(number).zfill(width) for number in range(int(begin), int(end) + 1, step)[: limit + 1]]
     else:
-        raise ValueError(f"the range [{text}] must be between numbers or between letters")
+        words = list(_LETTERS[_LETTERS.index(begin) : _LETTERS.index(end) + 1 : step])
     if not words:
         raise ValueError(f"the range [{text}] is empty: it ends before it begins")
     if len(words) > limit:
         raise ValueError(f"the range [{text}] has more than {HOSTS_MAX} hosts")
     return words
-
-
-def _numbers(text: str, begin: str, end: str, step: int, limit: int) -> list[str]:
-    width = len(begin) if len(begin) > 1 and begin.startswith("0") else 0
-    if width and width != len(end):
-        raise ValueError(f"the range [{text}] is padded with zeros; both ends must have the same length")
-    numbers = range(int(begin), int(end) + 1, step)
-    return [str(number).zfill(width) for number in numbers[: limit + 1]]
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 def _is_ipv6(text: str) -> bool:

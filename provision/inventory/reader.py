@@ -2,10 +2,16 @@
 
 A plain list has one host per line, ``[user@]host[:port]``, with the ranges and comments of the INI form. What only
 Ansible can read, such as scripts, plugins, and directories, `convert` lets Ansible convert.
+
+The variables of a host are merged by precedence, from the weakest to the strongest: ``all`` of the inventory, its
+groups from the outermost to the innermost, the file ``group_vars/all`` next to the inventory, ``group_vars/GROUP`` in
+the same order, the variables of the host in the inventory, ``host_vars/HOST``. A file may end in .yml, .yaml or
+.json, or be a directory of such files, of which the last one overrides the others.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -18,10 +24,10 @@ from provision.bounds import CpuLimitError, limit_cpu
 from provision.directories import make_directory
 from provision.inventory.entry import Entry, entry
 from provision.inventory.files import AnsibleOnlyError, InventoryError, Location, only_for_ansible, read_text
-from provision.inventory.groups import Groups, Setting
+from provision.inventory.groups import Groups, Setting, Settings
 from provision.inventory.ini import read_ini
 from provision.inventory.limits import select
-from provision.inventory.yaml import Variables, read_yaml
+from provision.inventory.yaml import read_variables, read_yaml
 
 Kind = Literal["ini", "yaml", "plain"]
 
@@ -29,7 +35,7 @@ CONVERT_S = 120.0
 """Longest time that the conversion by Ansible takes; plugins ask clouds."""
 
 _READ_S = 20.0  # of CPU time
-_YAML_SUFFIXES = (".yml", ".yaml", ".json")
+_SUFFIXES = ("", ".yml", ".yaml", ".json")
 _YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
 _BRACKETED = re.compile(r"\[[^\]]*\].+")
 
@@ -53,10 +59,11 @@ class Inventory:
     def __init__(self, path: Path, kind: Kind, content: Groups) -> None:
         self.path = path
         self.kind: Kind = kind
-        self.names: tuple[str, ...] = tuple(content.members("all"))
         self.groups: Mapping[str, tuple[str, ...]] = {name: tuple(content.members(name)) for name in content.groups}
+        self.names = self.groups["all"]
         self._content = content
-        self._variables = Variables(content, path.parent)
+        self._order = [(group, frozenset(self.groups[group.name])) for group in content.by_precedence()]
+        self._of_files = functools.cache(_variables_of_files)
 
     def location(self, name: str) -> Location:
         """Return the location at which the host `name` is first named."""
@@ -80,10 +87,43 @@ class Inventory:
         Raises:
             InventoryError: it names no hosts, or the route to a host is not supported.
         """
-        return tuple(
-            entry(name, self._variables.of(name), self._variables.groups_of(name))
-            for name in select(self._content, limit)
+        return tuple(self._entry(name) for name in select(self._content, limit))
+
+    def _entry(self, name: str) -> Entry:
+        containing = [group for group, members in self._order if name in members]
+        settings: Settings = {}
+        for group in containing:
+            settings.update(group.settings)
+        for group in containing:
+            settings.update(self._of_files(self.path.parent / "group_vars", group.name))
+        settings.update(self._content.hosts[name])
+        settings.update(self._of_files(self.path.parent / "host_vars", name))
+        return entry(name, settings, tuple(sorted(group.name for group in containing if group.name != "all")))
+
+
+def _variables_of_files(directory: Path, name: str) -> Settings:
+    """Return the variables of a group or a host in the files that are named like it."""
+    settings: Settings = {}
+    if "/" not in name and name not in ("", ".", ".."):
+        for file in _files(directory / name):
+            settings.update(read_variables(read_text(file), file))
+    return settings
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of one name, the weakest first; a directory comes before a file with a suffix."""
+    if path.is_dir():
+        return sorted(
+            Path(parent, name)
+            for parent, _, names in os.walk(path)
+            for name in names
+            if not any(
+                part.startswith(".") or part.endswith("~") for part in Path(parent, name).relative_to(path).parts
+            )
+            and Path(name).suffix in _SUFFIXES
         )
+    named = (path.with_name(f"{path.name}{suffix}") for suffix in _SUFFIXES)
+    return [file for file in named if file.is_file()][:1]
 
 
 def read_inventory(path: Path) -> Inventory:
@@ -112,7 +152,7 @@ def read_inventory(path: Path) -> Inventory:
 def _kind(text: str, path: Path) -> Kind:
     if path.suffix.lower() == ".toml":
         raise only_for_ansible(f"{path}: inventories in TOML are not supported", path)
-    if path.suffix.lower() in _YAML_SUFFIXES or (not path.suffix and _looks_like_yaml(text)):
+    if path.suffix.lower() in _SUFFIXES[1:] or (not path.suffix and _looks_like_yaml(text)):
         return "yaml"
     return "plain" if is_plain(text) else "ini"
 

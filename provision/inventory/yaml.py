@@ -2,11 +2,6 @@
 
 A repeated name in one mapping is an error. Of Ansible's tags, ``!unsafe`` gives text, and ``!vault`` gives the
 encrypted value.
-
-The variables of a host are merged by precedence, from the weakest to the strongest: ``all`` of the inventory, its
-groups from the outermost to the innermost, the file ``group_vars/all`` next to the inventory, ``group_vars/GROUP`` in
-the same order, the variables of the host in the inventory, ``host_vars/HOST``. A file may end in .yml, .yaml or
-.json, or be a directory of such files, of which the last one overrides the others.
 """
 
 from __future__ import annotations
@@ -18,20 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from provision.inventory.files import InventoryError, Location, only_for_ansible
-from provision.inventory.groups import Groups, Setting
+from provision.inventory.groups import Groups, Setting, Settings
 
 if TYPE_CHECKING:
     import yaml
-import os
-
-from provision.inventory.files import read_text
-from provision.inventory.groups import Settings
 
 VAULT = "__ansible_vault"
 """The only key of the mapping that represents an encrypted value."""
 
 _TAG = "tag:yaml.org,2002:"
-_SUFFIXES = ("", ".yml", ".yaml", ".json")
 _SHAPE = "a group has the keys hosts, children, and vars; each contains one name per line, followed by a colon"
 
 
@@ -64,7 +54,7 @@ def read_yaml(text: str, path: Path) -> Groups:
     return reading.groups
 
 
-def read_variables(text: str, path: Path) -> dict[str, Setting]:
+def read_variables(text: str, path: Path) -> Settings:
     """Return the variables of a file, by name.
 
     Raises:
@@ -124,7 +114,7 @@ class _Document:
         self._path = path
         if text.lstrip().startswith(("{", "[")):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, which YAML forbids
-        with self._translated(text):
+        with self._translated():
             self._loader = _loader()(text)
             self.root: yaml.Node | None = self._loader.get_single_node()
 
@@ -133,7 +123,7 @@ class _Document:
         with self._translated(node=node):
             return None if node is None else self._loader.construct_object(node, deep=True)
 
-    def settings(self, node: yaml.Node | None, owner: str, location: Location) -> dict[str, Setting]:
+    def settings(self, node: yaml.Node | None, owner: str, location: Location) -> Settings:
         """Return the variables of a mapping, by name."""
         entries = self.entries(node, owner, location)
         return {str(name): Setting(self.value(value), line) for name, value, line in entries}
@@ -175,28 +165,23 @@ class _Document:
             yield self.value(key), value, Location(self._path, key.start_mark.line + 1)
 
     @contextlib.contextmanager
-    def _translated(self, text: str = "", node: yaml.Node | None = None) -> Iterator[None]:
+    def _translated(self, node: yaml.Node | None = None) -> Iterator[None]:
         """Raise errors of YAML as errors of the inventory."""
         import yaml
 
         try:
             yield
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
+        except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: of a number
+            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+            mark = mark or (node.start_mark if node else None)
+            general = "nested too deeply, or recursive" if isinstance(error, RecursionError) else "invalid value"
+            problem = getattr(error, "problem", None) or getattr(error, "reason", None) or general
             raise InventoryError(
-                f"invalid YAML: {error.problem}",
+                f"invalid YAML: {problem}",
                 location=Location(self._path, mark.line + 1 if mark else 0),
-                cause=error.context or "",
+                cause=getattr(error, "context", None) or "",
                 hint="indent with spaces, and quote names that contain special characters",
             ) from None
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            raise InventoryError("invalid character", location=Location(self._path, line)) from None
-        except RecursionError:
-            raise InventoryError("nested too deeply, or recursive", location=Location(self._path)) from None
-        except ValueError:  # of a number
-            line = node.start_mark.line + 1 if node else 0
-            raise InventoryError("invalid YAML: invalid value", location=Location(self._path, line)) from None
 
 
 @functools.cache
@@ -223,71 +208,3 @@ def _loader() -> type[yaml.SafeLoader]:
     for tag in ("binary", "omap", "pairs", "set"):
         Loader.add_constructor(_TAG + tag, refuse)
     return Loader
-
-
-class Variables:
-    """The variables of every host of an inventory.
-
-    A file next to the inventory is read when a host that needs it is requested.
-
-    Args:
-        groups: Content of the inventory.
-        directory: Directory of the inventory, with ``group_vars`` and ``host_vars``.
-    """
-
-    def __init__(self, groups: Groups, directory: Path) -> None:
-        self._groups = groups
-        self._order = list(groups.by_precedence())
-        self._directory = directory
-        self._read: dict[Path, Settings] = {}
-        self._containing: dict[str, set[str]] = {host: set() for host in groups.hosts}
-        for name in groups.groups:
-            for host in groups.members(name):
-                self._containing[host].add(name)
-
-    def groups_of(self, host: str) -> tuple[str, ...]:
-        """Return all groups that `host` is in, except ``all``, by name."""
-        return tuple(sorted(self._containing[host] - {"all"}))
-
-    def of(self, host: str) -> Settings:
-        """Return the variables of `host`.
-
-        Raises:
-            InventoryError: a file with variables of it cannot be read.
-        """
-        mine = [group for group in self._order if group.name in self._containing[host]]
-        settings: Settings = {}
-        for group in mine:
-            settings.update(group.settings)
-        for group in mine:
-            settings.update(self._of_files("group_vars", group.name))
-        settings.update(self._groups.hosts[host])
-        settings.update(self._of_files("host_vars", host))
-        return settings
-
-    def _of_files(self, kind: str, name: str) -> Settings:
-        path = self._directory / kind / name
-        if path not in self._read:
-            self._read[path] = {}
-            if "/" not in name and name not in ("", ".", ".."):
-                for file in _files(path):
-                    self._read[path].update(read_variables(read_text(file), file))
-        return self._read[path]
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the files of one name, the weakest first; a directory comes before a file with a suffix."""
-    if path.is_dir():
-        return sorted(
-            Path(parent, name)
-            for parent, _, names in os.walk(path)
-            for name in names
-            if not any(_is_ignored(part) for part in Path(parent, name).relative_to(path).parts)
-            and Path(name).suffix in _SUFFIXES
-        )
-    named = (path.with_name(f"{path.name}{suffix}") for suffix in _SUFFIXES)
-    return [file for file in named if file.is_file()][:1]
-
-
-def _is_ignored(name: str) -> bool:
-    return name.startswith(".") or name.endswith("~")

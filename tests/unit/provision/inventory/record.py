@@ -92,6 +92,10 @@ site:&~.5
 _LIST_ALL = """
 import os, sys
 from ansible.cli.inventory import main
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.vars.manager import VariableManager
+InventoryManager(DataLoader(), sys.argv[2:3])
 for path in sys.argv[2:]:
     if not os.fork():
         os.dup2(os.open(f"{sys.argv[1]}/{path.replace('/', '+')}", os.O_WRONLY | os.O_CREAT), 1)
