@@ -11,20 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fleet.console import tables
 from fleet.console.formatting import format_clock, format_lifetime, format_size
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited, describe_result
-from fleet.console.tables import (
-    EPOCH_END,
-    Row,
-    find_awaited_row,
-    find_stragglers,
-    fit,
-    fold_rows,
-    make_columns,
-    make_line,
-    make_table,
-)
 from fleet.console.view import Stage, View, estimate_remaining_s
 from fleet.events import Outcome, Phase
 from provision.quantities import format_money, format_span
@@ -62,22 +52,22 @@ def make_frame(
     now = view.ended_at or now
     lines: list[RenderableType] = [_make_rule(view, rows, width, now)]
     if view.job:
-        lines.append(make_line(f"job {view.job}  {_attempt_words(view, now)}  {view.script}"))
+        lines.append(tables.make_line(f"job {view.job}  {_attempt_words(view, now)}  {view.script}"))
     foot = _foot(view, rows, width)
     if notice:
-        foot.append(make_line(notice, "dim"))
-    slow = find_stragglers(rows)
-    shown, folded = fold_rows(rows, slow, max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1))
+        foot.append(tables.make_line(notice, "dim"))
+    slow = tables.find_stragglers(rows)
+    shown, folded = tables.fold_rows(rows, slow, max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1))
     is_job = view.stage is Stage.JOB
     if shown:
-        columns = make_columns(shown, "TASK" if is_job else "HOST", slow)
+        columns = tables.make_columns(shown, "TASK" if is_job else "HOST", slow)
         last = [_last_cell(row, bars.get(row.name, "")) for row in shown]
         before = {} if widths is None else widths
-        lines.append(make_table(columns, width, before if is_job else None, last))
+        lines.append(tables.make_table(columns, width, before if is_job else None, last))
     return Group(*lines, *folded, *foot)
 
 
-def _make_rule(view: View, rows: list[Row], width: int, now: float) -> Text:
+def _make_rule(view: View, rows: list[tables.Row], width: int, now: float) -> Text:
     """Return the rule between log and table, with the fleet, its cost, and how long the job runs and takes."""
     facts = [format_clock(now - (view.started_at or view.began_at or now))]
     left_s = estimate_remaining_s(rows, now) if view.stage is Stage.JOB else None
@@ -91,7 +81,7 @@ def _make_rule(view: View, rows: list[Row], width: int, now: float) -> Text:
     while len(facts) > 1 and cell_len(" · ".join(facts)) > room:
         facts.pop(0)
     right = f" {' · '.join(facts)} "
-    name = fit(view.fleet or "fleet", width - cell_len(right) - 6)
+    name = tables.fit(view.fleet or "fleet", width - cell_len(right) - 6)
     rule = "─" * (width - cell_len(right) - cell_len(name) - 6)
     return Text.assemble(("── ", "dim"), (name, "bold"), (f" {rule}", "dim"), right, ("──", "dim"), no_wrap=True)
 
@@ -106,26 +96,27 @@ def _attempt_words(view: View, now: float) -> str:
     return f"{words}, next in {format_span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
 
 
-def _foot(view: View, rows: list[Row], width: int) -> list[RenderableType]:
+def _foot(view: View, rows: list[tables.Row], width: int) -> list[RenderableType]:
     if view.result and not (view.is_over and view.result.outcome is not Outcome.SUCCEEDED):
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(describe_result(view.result)), width, max_lines=4, placeholder=" …")
-        return [make_line(line, style) for line in words]
+        return [tables.make_line(line, style) for line in words]
     if view.stage in (Stage.UP, Stage.PUSH, Stage.PULL, Stage.DOWN) and rows and not view.down:
         return [_stage_line(view.stage, rows, width)]
-    if awaited := find_awaited_row(rows):
-        return [make_line(describe_awaited(awaited), "yellow")]
-    return [make_line(EPOCH_END, "dim")] if {row.activity for row in rows if row.running} == {EPOCH_END} else []
+    if awaited := tables.find_awaited_row(rows):
+        return [tables.make_line(describe_awaited(awaited), "yellow")]
+    is_between = {row.activity for row in rows if row.running} == {tables.EPOCH_END}
+    return [tables.make_line(tables.EPOCH_END, "dim")] if is_between else []
 
 
-def _stage_line(stage: Stage, rows: list[Row], width: int) -> RenderableType:
+def _stage_line(stage: Stage, rows: list[tables.Row], width: int) -> RenderableType:
     done, total = sum(row.ready for row in rows), len(rows)
     text = f"{done} of {total}"
     if stage in (Stage.PUSH, Stage.PULL) and (transferred := sum(row.whole for row in rows)):
         done, total = sum(row.part for row in rows), transferred
         text = f"{format_size(done)} of {format_size(total)}"
     bar = _make_bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)))
-    return _side_by_side(make_line(stage.value), bar, make_line(text))
+    return _side_by_side(tables.make_line(stage.value), bar, tables.make_line(text))
 
 
 def _make_bar(done: int, total: int, width: int) -> ProgressBar:
@@ -142,15 +133,15 @@ def _side_by_side(*parts: RenderableType) -> Table:
     return grid
 
 
-def _last_cell(row: Row, bar: str) -> RenderableType:
+def _last_cell(row: tables.Row, bar: str) -> RenderableType:
     """Return the last cell of a row: the reason, the upload, or the progress of the epoch."""
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
-        return make_line(row.lost or row.reason, "dim")
+        return tables.make_line(row.lost or row.reason, "dim")
     if row.phase is None:
-        text = make_line(row.detail, "dim")
+        text = tables.make_line(row.detail, "dim")
         return _side_by_side(_make_bar(row.part, row.whole, _BAR_MIN), text) if row.part < row.whole else text
     if not row.running or row.activity:
-        return make_line(row.activity, "dim")
+        return tables.make_line(row.activity, "dim")
     if row.progress.step >= 0 and row.progress.steps > 0:
         return _make_bar(row.progress.step, row.progress.steps, _BAR_MAX)
-    return make_line(bar, "dim")
+    return tables.make_line(bar, "dim")

@@ -7,26 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import BinaryIO, TextIO
 
+from fleet import events
 from fleet.console.formatting import read_width, wrap_text
 from fleet.console.log_lines import clean, render_line
 from fleet.console.messages import Activities, Reporter, format_inspection
 from fleet.console.prefix import WAITING_MAX, WINDOW_S, Repeats, format_prefix
 from fleet.console.reports import format_report
 from fleet.errors import fold
-from fleet.events import (
-    CommandOutput,
-    Event,
-    HangInspection,
-    JobResult,
-    JobStarted,
-    LogChunk,
-    Outcome,
-    Progress,
-    ResultsAtRisk,
-    ResultsFound,
-    TaskState,
-    Usage,
-)
 from fleet.jobs.following.log_view import final_lines, is_startup_line, latest_state, may_have_startup_line
 from provision.quantities import counted
 
@@ -91,16 +78,16 @@ class LogLines:
         self._unfinished: dict[str, tuple[int, bytes]] = {}  # attempt and unfinished line of each task
         self._failure: OSError | None = None  # of the timer
 
-    def compare(self, event: Event) -> None:
+    def compare(self, event: events.Event) -> None:
         """Learn which tasks may print the same lines: those that train together in the newest attempt."""
-        if isinstance(event, JobStarted):
+        if isinstance(event, events.JobStarted):
             self._attempt = event.attempt
             self._tasks = {member.task for member in event.members if _trains(member.task)}
-        elif isinstance(event, TaskState) and event.attempt >= self._attempt and _trains(event.task):
+        elif isinstance(event, events.TaskState) and event.attempt >= self._attempt and _trains(event.task):
             self._tasks = {event.task} | (self._tasks if event.attempt == self._attempt else set())
             self._attempt = event.attempt
 
-    def add(self, chunk: LogChunk) -> None:
+    def add(self, chunk: events.LogChunk) -> None:
         """Take output of a task."""
         if self._raw and not self._prefix and not self._terminal:
             self._write(chunk.data)
@@ -231,7 +218,7 @@ class LinesSink:
         self._reporter = Reporter()
         self._activities = Activities()
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Take one event.
 
         Raises:
@@ -239,9 +226,9 @@ class LinesSink:
             OSError: the output cannot be written (a full disk).
         """
         with self._lock:
-            if isinstance(event, LogChunk):
+            if isinstance(event, events.LogChunk):
                 self._log.add(event)
-            elif isinstance(event, CommandOutput):
+            elif isinstance(event, events.CommandOutput):
                 self._command_output(event)
             else:
                 self._report(event)
@@ -252,31 +239,31 @@ class LinesSink:
             self._log.finish()
             self._report_hidden()
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: events.Event) -> None:
         """Write the message or the report of an event."""
         self._log.compare(event)
-        if not isinstance(event, (TaskState, Progress, Usage)):
+        if not isinstance(event, (events.TaskState, events.Progress, events.Usage)):
             self._log.flush()
-        if isinstance(event, (ResultsFound, ResultsAtRisk)):
+        if isinstance(event, (events.ResultsFound, events.ResultsAtRisk)):
             self._print(format_report(event, read_width(self._err)))
             return
-        if isinstance(event, JobResult):
+        if isinstance(event, events.JobResult):
             self._report_hidden()
         self._write(format_report(event, read_width(self._out)).encode("utf-8", "replace"))
         activity = self._activities.message(event)
         text = self._reporter.message(event) or activity
-        if isinstance(event, JobResult) and event.outcome is not Outcome.SUCCEEDED:
+        if isinstance(event, events.JobResult) and event.outcome is not events.Outcome.SUCCEEDED:
             return  # the error at the end of the command reports the same
         if text:
             width = read_width(self._err)
             self._print("".join(wrap_text(line, width) + "\n" for line in text.split("\n")))
-        if isinstance(event, HangInspection):
+        if isinstance(event, events.HangInspection):
             self._print(format_inspection(event))
 
-    def _command_output(self, output: CommandOutput) -> None:
+    def _command_output(self, output: events.CommandOutput) -> None:
         name = fold(output.hosts)
         if output.stream == "stdout":
-            self._log.add(LogChunk(name, name, 1, 0, output.data))
+            self._log.add(events.LogChunk(name, name, 1, 0, output.data))
             return
         lines = output.data.decode("utf-8", "replace").removesuffix("\n").split("\n")
         prefix = f"{name} | " if self._prefix else ""

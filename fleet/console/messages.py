@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,33 +33,23 @@ def format_error(error: FleetError, next_lines: Sequence[str] = (), *, color: bo
         color: Whether to use colors.
         width: Columns of the terminal, at which prose is wrapped between words; 0 wraps nothing.
     """
-    kind = ("note", "bold") if isinstance(error, JobNotFinished) else ("error", "bold red")
+    label, style = ("note", "bold") if isinstance(error, JobNotFinished) else ("error", "bold red")
     parts = [
-        (kind[0], error.message, kind[1]),
+        (label, error.message, style),
         ("cause", error.cause, "dim"),
         ("hint", error.hint, "dim"),
         ("next", "\n".join(next_lines), "dim"),
     ]
-    text = ""
+    text, indent = "", " " * _INDENT
     for label, words, style in parts:
-        lines = [clean(line) for line in words.strip().split("\n")]
-        if label != "next":
-            lines = [lines[0], *(mark_label(line) for line in lines[1:])]
-        if lines == [""]:
+        if not words.strip():
             continue
-        if width > 2 * _INDENT and label != "next":
-            lines = [part for line in lines for part in _wrap(line, width - _INDENT)]
-        head = paint(f"{label}:", style if color else "") + " " * (_INDENT - len(label) - 1)
-        indent = "\n" + " " * _INDENT
-        text += f"{head}{indent.join(lines)}\n"
+        first, *further = map(clean, words.strip().split("\n"))
+        lines = [first, *(further if label == "next" else map(mark_label, further))]
+        room = width if width > 2 * _INDENT and label != "next" else 0
+        body = "\n".join(wrap_text(line, room, indent, indent) for line in lines)
+        text += paint(f"{label}:", style if color else "") + body[len(label) + 1 :] + "\n"
     return text
-
-
-def _wrap(line: str, width: int) -> list[str]:
-    wrapped = textwrap.wrap(
-        line, width, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapped or [line]
 
 
 def print_error(
@@ -89,11 +78,9 @@ def describe_event(event: events.Event) -> str:
 
     Output of a task, progress and usage have no sentence. events.PushProgress has one when it is complete.
     """
-    words = _DESCRIPTIONS.get(type(event))
-    if words is None:
-        return ""
-    first, *further = (clean(line) for line in words(event).split("\n"))
-    return "\n".join([first, *(mark_label(line) for line in further)])
+    describe = _DESCRIPTIONS.get(type(event))
+    first, *further = map(clean, describe(event).split("\n")) if describe else [""]
+    return "\n".join([first, *map(mark_label, further)])
 
 
 class Reporter:
@@ -106,23 +93,20 @@ class Reporter:
 
     def message(self, event: events.Event) -> str:
         """Return the message of an event; empty if it repeats an earlier one."""
+        text = describe_event(event)
         if isinstance(event, (events.BootstrapProgress, events.PushProgress)):
-            step = event.host, describe_event(event) if isinstance(event, events.PushProgress) else event.step
-            if step in self._steps:
-                return ""
+            step = event.host, event.step if isinstance(event, events.BootstrapProgress) else text
+            text = "" if step in self._steps else text
             self._steps.add(step)
         elif isinstance(event, events.JobStarted) and event.attached:
             self._attached_to = event.attempt
         elif isinstance(event, TaskState) and event.phase in (Phase.WAITING, Phase.RUNNING):
-            if event.attempt <= self._attached_to:
-                return ""
+            text = "" if event.attempt <= self._attached_to else text
         elif isinstance(event, AttemptEnded):
             self._reasons[event.attempt] = _plain(event.reason)
-        elif isinstance(event, events.JobDiagnosed) and not event.final:
-            reason = self._reasons.get(event.attempt, "")
-            if reason and _plain(event.message) == reason:
-                return ""
-        return describe_event(event)
+        elif isinstance(event, events.JobDiagnosed) and self._reasons.get(event.attempt) == _plain(event.message):
+            text = ""
+        return text
 
 
 class Activities:
@@ -146,13 +130,13 @@ class Activities:
             return ""
         if event.attempt > self._attempt:
             self._attempt, self._begun, self._reported, self._has_stepped = event.attempt, {}, set(), False
-        self._has_stepped = self._has_stepped or event.step > 0 or event.epoch > 1
+        self._has_stepped |= event.step > 0 or event.epoch > 1
         activity = event.activity
         if activity is None or self._has_stepped or activity in self._reported:
             return ""
         begun = self._begun.setdefault(activity, set())
         begun.add(event.task)
-        if not (begun >= self._tasks or activity == WAITING):
+        if activity != WAITING and not begun >= self._tasks:
             return ""
         self._reported.add(activity)
         return clean(f"{fold(begun)}: {activity}")
@@ -171,22 +155,17 @@ def format_plan(plan: events.TaskPlanned, width: int = 0) -> str:
     rows = [("command", plan.command), ("TF_CONFIG", plan.tf_config or _SPARE)]
     rows += [(key, value) for key, value in sorted(plan.env.items()) if key != "TF_CONFIG"]
     wide = max(len(key) for key, _ in rows)
-    indent = " " * (wide + 4)
-    lines = (wrap_text(clean(value), width, f"  {key:{wide}}  ", indent) for key, value in rows)
-    return "".join(line + "\n" for line in (clean(name_task(plan.task or plan.slot, plan.host)), *lines))
+    lines = [wrap_text(clean(value), width, f"  {key:{wide}}  ", " " * (wide + 4)) for key, value in rows]
+    return "\n".join([clean(name_task(plan.task or plan.slot, plan.host)), *lines, ""])
 
 
 def format_inspection(event: HangInspection) -> str:
     """Return the stack and the connections of a task that hangs, each with a heading."""
-    lines = []
-    parts = (
-        ("stack", event.stack.splitlines()),
-        ("connections", event.sockets),
-        ("process", [event.kernel] if event.kernel else []),
-    )
-    for heading, body in parts:
-        if body:
-            lines += [f"{event.task}, its {heading}:", *(f"  {line}" for line in body)]
+    kernel = [event.kernel] if event.kernel else []
+    parts = (("stack", event.stack.splitlines()), ("connections", event.sockets), ("process", kernel))
+    lines = [
+        line for part, body in parts if body for line in (f"{event.task}, its {part}:", *(f"  {x}" for x in body))
+    ]
     return "".join(clean(line) + "\n" for line in lines)
 
 
@@ -200,51 +179,49 @@ def name_task(task: str, slot: str) -> str:
 
 def format_exit(end: Exit | None) -> str:
     """Describe how a process ended: ``exit 1``, ``SIGKILL``, ``done`` for exit 0, ``ended`` if unknown."""
-    if end is None or (end.code is None and end.signal is None):
+    return "done" if end == Exit(0) else _exit(end, "", "exit ")
+
+
+def _describe_exit(end: Exit | None) -> str:
+    return _exit(end, "was killed by ", "exited with code ")
+
+
+def _exit(end: Exit | None, killed: str, exited: str) -> str:
+    if end is None or end == Exit():
         return "ended"
-    if end.signal is not None:
-        return signal_name(end.signal)
-    return f"exit {end.code}" if end.code else "done"
+    return f"{exited}{end.code}" if end.signal is None else killed + signal_name(end.signal)
 
 
 def describe_result(result: JobResult) -> str:
     """Describe how a job ended."""
+    reason, first = result.reason, result.first_failed_task
     if result.outcome is Outcome.SUCCEEDED:
         return f"job {result.job} succeeded"
     if result.outcome is Outcome.CANCELLED:
-        return f"job {result.job} was cancelled" + _because(result.reason)
+        return f"job {result.job} was cancelled" + _because(reason)
     if result.outcome is Outcome.LOST:
-        return f"job {result.job} is lost" + (_because(result.reason) or ": no host can report its result")
-    end = result.exits.get(result.first_failed_task)
-    first = f"{result.first_failed_task} {_describe_exit(end)}" if result.first_failed_task else ""
-    if not first or result.first_failed_task in result.reason:  # the reason is a complete sentence
-        return f"job {result.job} failed" + (_because(result.reason) or _because(first))
-    return f"job {result.job} failed: {first}" + (f" ({result.reason})" if result.reason else "")
+        return f"job {result.job} is lost: {reason or 'no host can report its result'}"
+    if first and first not in reason:  # else the reason is a complete sentence
+        end = f"{first} {_describe_exit(result.exits.get(first))}"
+        reason = f"{end} ({reason})" if reason else end
+    return f"job {result.job} failed" + _because(reason)
 
 
 def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _describe_exit(end: Exit | None) -> str:
-    if end is None or (end.code is None and end.signal is None):
-        return "ended"
-    if end.signal is not None:
-        return f"was killed by {signal_name(end.signal)}"
-    return f"exited with code {end.code}"
+def _job(event: events.JobStarted | events.JobQueued) -> str:
+    return f"job {event.job} ({event.name})" if event.name else f"job {event.job}"
 
 
 def _fleet_opened(event: events.FleetOpened) -> str:
     hosts = counted(len(event.hosts) // event.tasks_per_host, "host")
     each = f", {event.tasks_per_host} tasks each" if event.tasks_per_host > 1 else ""
-    text = f"fleet {event.fleet}: {hosts}{each} ({event.provider})"
-    if event.price_usd_h > 0:
-        text += f", {format_money(event.price_usd_h)} an hour"
-    if event.stop_at > 0:
-        text += time.strftime(", stops automatically on %Y-%m-%d at %H:%M", time.localtime(event.stop_at))
-    elif event.delete_at > 0:
-        text += time.strftime(", deleted automatically on %Y-%m-%d at %H:%M", time.localtime(event.delete_at))
-    return text
+    price = f", {format_money(event.price_usd_h)} an hour" if event.price_usd_h > 0 else ""
+    at, verb = (event.stop_at, "stops") if event.stop_at > 0 else (event.delete_at, "deleted")
+    end = time.strftime(f", {verb} automatically on %Y-%m-%d at %H:%M", time.localtime(at)) if at > 0 else ""
+    return f"fleet {event.fleet}: {hosts}{each} ({event.provider}){price}{end}"
 
 
 def _price_changed(event: events.PriceChanged) -> str:
@@ -255,29 +232,22 @@ def _price_changed(event: events.PriceChanged) -> str:
 def _push_progress(event: events.PushProgress) -> str:
     if event.sent < event.total:
         return ""
-    if event.total == 0:
-        return f"{event.host}: up to date"
-    return f"{event.host}: {counted(event.files, 'file')} pushed, {format_size(event.total)}"
+    pushed = f"{counted(event.files, 'file')} pushed, {format_size(event.total)}"
+    return f"{event.host}: {pushed if event.total else 'up to date'}"
 
 
 def _task_prepared(event: events.TaskPrepared) -> str:
+    gpus = {name: event.gpus.count(name) for name in event.gpus}
     details = [f"{name} {version}" for name, version in event.versions.items()]
-    if event.gpus:
-        details.append(_gpus(event.gpus))
+    details += [f"{count} of {name}" if count > 1 else name for name, count in gpus.items()]
     return f"{event.slot}: prepared at {event.endpoint}" + (f" ({', '.join(details)})" if details else "")
-
-
-def _gpus(names: tuple[str, ...]) -> str:
-    kinds = {name: names.count(name) for name in names}
-    return ", ".join(f"{count} of {name}" if count > 1 else name for name, count in kinds.items())
 
 
 def _job_started(event: events.JobStarted) -> str:
     tasks = fold(member.task for member in event.members if member.task)
     names = fold(member.slot for member in event.members if not member.task)
-    job = f"job {event.job} ({event.name})" if event.name else f"job {event.job}"
-    attached = f"attached to {job}" if event.attached else f"{job} started"
-    head = f"{job} has ended" if event.ended else attached
+    attached = f"attached to {_job(event)}" if event.attached else f"{_job(event)} started"
+    head = f"{_job(event)} has ended" if event.ended else attached
     attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
     spares = f", spare: {names}" if names else ""
     most = f", at most {counted(event.max_workers, 'worker')}" if event.max_workers else ""
@@ -286,9 +256,8 @@ def _job_started(event: events.JobStarted) -> str:
 
 def _job_queued(event: events.JobQueued) -> str:
     tasks = fold(member.task for member in event.members if member.task)
-    job = f"job {event.job} ({event.name})" if event.name else f"job {event.job}"
     verb = "waits for" if event.attached else "queued after"
-    return f"{job} {verb} job {event.after}: {event.script} on {tasks}"
+    return f"{_job(event)} {verb} job {event.after}: {event.script} on {tasks}"
 
 
 def _connection_lost(event: events.ConnectionLost) -> str:
@@ -314,27 +283,23 @@ def _image_baked(event: events.ImageBaked) -> str:
 
 
 def _fleet_stopped(event: events.FleetStopped) -> str:
-    disks = (
-        f"{format_money(event.price_usd_h * HOURS_PER_MONTH)} a month" if event.price_usd_h else "an unknown price"
-    )
+    price = event.price_usd_h
+    disks = f"{format_money(price * HOURS_PER_MONTH)} a month" if price else "an unknown price"
     kept = "its disk is" if len(event.stopped) == 1 else "their disks are"
-    text = f"fleet {event.fleet}: {counted(len(event.stopped), 'instance')} stopped; {kept} kept for {disks}"
-    if event.cost_usd > 0:
-        text += f", {format_money(event.cost_usd)} so far"
-    if event.max_cost_usd and event.price_usd_h:
-        left_s = 3600 * max(0.0, event.max_cost_usd - event.cost_usd) / event.price_usd_h
-        limit = f"--max-cost {format_money(event.max_cost_usd)}"
-        text += f"; {limit} pays for {format_span(left_s)} of them, but does not delete them"
-    return text
+    cost = f", {format_money(event.cost_usd)} so far" if event.cost_usd > 0 else ""
+    text = f"fleet {event.fleet}: {counted(len(event.stopped), 'instance')} stopped; {kept} kept for {disks}{cost}"
+    if not (event.max_cost_usd and price):
+        return text
+    left_s = 3600 * max(0.0, event.max_cost_usd - event.cost_usd) / price
+    limit = f"--max-cost {format_money(event.max_cost_usd)} pays for {format_span(left_s)} of them"
+    return f"{text}; {limit}, but does not delete them"
 
 
 def _fleet_resized(event: events.FleetResized) -> str:
-    changes = []
-    if event.added:
-        changes.append(f"{fold(event.added)} added")
-    if event.released:
-        cost = f", cost {format_money(event.cost_usd)}" if event.cost_usd > 0 else ""
-        changes.append(f"{fold(event.released)} {'released' if event.external else 'deleted'}{cost}")
+    cost = f", cost {format_money(event.cost_usd)}" if event.cost_usd > 0 else ""
+    verb = "released" if event.external else "deleted"
+    changes = [f"{fold(event.added)} added"] if event.added else []
+    changes += [f"{fold(event.released)} {verb}{cost}"] if event.released else []
     price = f", {format_money(event.price_usd_h)}/h" if event.price_usd_h else ""
     return f"fleet {event.fleet}: {'; '.join(changes)}; it has {counted(event.workers, 'worker')} now{price}"
 
@@ -349,17 +314,12 @@ _AWAITED_HINTS = {
 def describe_awaited(event: events.TaskAwaited) -> str:
     """Return ``the others wait for worker-1 (input: 210 ms of 230 ms per step)``."""
     cause = _AWAITED_CAUSES.get(event.cause, event.cause)
-    times = f"{_milliseconds(event.own_s)} of {_milliseconds(event.step_s)} per step"
+    times = f"{1000 * event.own_s:,.0f} ms of {1000 * event.step_s:,.0f} ms per step"
     return f"the others wait for {event.task} ({cause}: {times})"
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:,.0f} ms"
-
-
 def _task_awaited(event: events.TaskAwaited) -> str:
-    hint = _AWAITED_HINTS.get(event.cause)
-    return describe_awaited(event) + (f"\n{hint}" if hint else "")
+    return "\n".join(filter(None, (describe_awaited(event), _AWAITED_HINTS.get(event.cause))))
 
 
 def _task_state(event: TaskState) -> str:
@@ -373,17 +333,17 @@ def _task_state(event: TaskState) -> str:
 
 
 def _attempt_ended(event: AttemptEnded) -> str:
-    reason = "; ".join(event.reason.splitlines())
-    if not reason and event.first_failed_task:
-        reason = f"{event.first_failed_task} {_describe_exit(event.exits.get(event.first_failed_task))}"
-    if event.reason_kind == "growth":
-        return f"attempt {event.attempt} ended{_because(reason)}; attempt {event.attempt + 1} starts at once"
-    if event.preempted:
-        then = f"attempt {event.attempt + 1} starts when all hosts are back"
-        return f"attempt {event.attempt} ended{_because(reason)}; {then}"
-    wait = f"in {format_short_span(event.retry_s)}" if event.retry_s > 0 else "at once"
-    most = f" (of at most {event.attempts})" if event.attempts > 0 else ""
-    return f"attempt {event.attempt} failed{_because(reason)}; attempt {event.attempt + 1} starts {wait}{most}"
+    reason, first = "; ".join(event.reason.splitlines()), event.first_failed_task
+    if not reason and first:
+        reason = f"{first} {_describe_exit(event.exits.get(first))}"
+    is_growth = event.reason_kind == "growth"
+    when = f"in {format_short_span(event.retry_s)}" if event.retry_s > 0 and not is_growth else "at once"
+    if event.attempts > 0 and not is_growth:
+        when += f" (of at most {event.attempts})"
+    if event.preempted and not is_growth:
+        when = "when all hosts are back"
+    verb = "ended" if is_growth or event.preempted else "failed"
+    return f"attempt {event.attempt} {verb}{_because(reason)}; attempt {event.attempt + 1} starts {when}"
 
 
 def _hang_inspection(event: HangInspection) -> str:
@@ -403,14 +363,13 @@ def _jobs_deleted(event: events.JobsDeleted) -> str:
 
 def _results_pulled(event: events.ResultsPulled) -> str:
     present = event.files - event.received_files
-    before = f", {present:,} of them there before" if present and event.received_files else ""
     if not event.files and not event.complete:  # an error follows
         return ""
     equal = f" ({event.equal:,} more are equal to those of another task)" if event.equal else ""
     files = f"{counted(event.files, 'file')}{equal}, {format_size(event.size)}"
-    return (
-        f"{files}{before}, in {event.directory}" if event.received_files else f"{files}: already in {event.directory}"
-    )
+    if not event.received_files:
+        return f"{files}: already in {event.directory}"
+    return files + (f", {present:,} of them there before" if present else "") + f", in {event.directory}"
 
 
 def _tensorboard_started(event: events.TensorboardStarted) -> str:
@@ -420,20 +379,14 @@ def _tensorboard_started(event: events.TensorboardStarted) -> str:
 
 def _report_written(event: events.ReportWritten) -> str:
     page = f"report of job {event.job}: {event.page} ({format_size(event.size)})"
-    if event.capsule is None or event.capsule_size is None:
-        return page
-    return f"{page}\ncapsule: {event.capsule} ({format_size(event.capsule_size)})"
+    return page + (f"\ncapsule: {event.capsule} ({format_size(event.capsule_size or 0)})" if event.capsule else "")
 
 
 def _ssh_config_changed(event: events.SshConfigChanged) -> str:
     if not event.installed:
         return f"{event.file}: the line was removed" if event.changed else f"{event.file} does not have the line"
     done = f"added to {event.file}" if event.changed else f"{event.file} already has the line"
-    return f"{done}: {event.line}\n" + (
-        f"ssh and editors reach {fold(event.hosts)}"
-        if event.hosts
-        else "ssh and editors reach the hosts of new fleets"
-    )
+    return f"{done}: {event.line}\nssh and editors reach {fold(event.hosts) or 'the hosts of new fleets'}"
 
 
 def _command_result(event: events.CommandResult) -> str:
@@ -445,9 +398,9 @@ def _command_result(event: events.CommandResult) -> str:
 
 
 def _files_pushed(event: events.FilesPushed) -> str:
-    hosts: dict[tuple[str, int], list[str]] = {}
+    hosts: dict[tuple[str | None, int], list[str]] = {}
     for pushed in event.hosts:
-        if pushed.directory is not None and pushed.written is not None:
+        if pushed.written is not None:
             hosts.setdefault((pushed.directory, pushed.written), []).append(pushed.host)
     files = f"{counted(event.files, 'file')}, {format_size(event.size)}"
     return "\n".join(
@@ -457,9 +410,8 @@ def _files_pushed(event: events.FilesPushed) -> str:
 
 
 def _unchanged(unchanged: int, written: int) -> str:
-    if unchanged <= 0:
-        return ""
-    return f" ({unchanged:,} unchanged)" if written else " (unchanged)"
+    count = f"{unchanged:,} " if written else ""
+    return f" ({count}unchanged)" if unchanged > 0 else ""
 
 
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {

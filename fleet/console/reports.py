@@ -13,16 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet import events
-from fleet.console.formatting import (
-    INDENT,
-    PROSE_MAX,
-    format_clock,
-    format_metric,
-    format_rate,
-    format_short_size,
-    format_size,
-    wrap_text,
-)
+from fleet.console import formatting
+from fleet.console.formatting import format_size, wrap_text
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_plan
 from fleet.console.tables import GAP, Column, fit, make_table, render
@@ -59,7 +51,7 @@ def _paragraph(text: str, width: int, first: str = "", indent: str = "") -> str:
 
 def _prose(width: int) -> int:
     """Return the columns of a paragraph."""
-    return min(width or PROSE_MAX, PROSE_MAX)
+    return min(width or formatting.PROSE_MAX, formatting.PROSE_MAX)
 
 
 def _fit_location(location: str, width: int, used: int) -> str:
@@ -79,14 +71,14 @@ def _item(word: str, text: str, width: int) -> str:
 
 def _table(columns: Sequence[Column], width: int) -> str:
     """Return the columns that fit as a table with an indentation."""
-    room = _prose(width) - len(INDENT)
-    return textwrap.indent(render(make_table(columns, room), room), INDENT)
+    room = _prose(width) - len(formatting.INDENT)
+    return textwrap.indent(render(make_table(columns, room), room), formatting.INDENT)
 
 
 def _first(things: Sequence[T], count: int) -> tuple[Sequence[T], str]:
     """Return the first things, and a line with the number of the others; empty if there are none."""
     more = len(things) - count
-    return things[:count], f"{INDENT}and {more} more\n" if more > 0 else ""
+    return things[:count], f"{formatting.INDENT}and {more} more\n" if more > 0 else ""
 
 
 def _quoted(event: events.Quoted, width: int) -> str:
@@ -186,8 +178,8 @@ def _hosts_checked(event: events.HostsChecked, width: int) -> str:
         version("KERAS", "keras", rank=1),
         version("TF-KERAS", "tf_keras", rank=2),
         column("GPUS", gpus, limit=20),
-        column("DISK", lambda host: format_short_size(host.disk_free), rank=3, right=True),
-        column("MEMORY", lambda host: format_short_size(host.memory), rank=4, right=True),
+        column("DISK", lambda host: formatting.format_short_size(host.disk_free), rank=3, right=True),
+        column("MEMORY", lambda host: formatting.format_short_size(host.memory), rank=4, right=True),
         column("ARCH", lambda host: host.machine, rank=5),
     ]
     items = [("warning", words) for words in event.warnings] + [("problem", words) for words in event.problems]
@@ -200,16 +192,16 @@ def _hosts_checked(event: events.HostsChecked, width: int) -> str:
 
 
 def _smoke_tested(event: events.SmokeTested, width: int) -> str:
-    lines = [line[: _prose(width) - len(INDENT) - 1] for line in map(clean, event.lines)]
+    lines = [line[: _prose(width) - len(formatting.INDENT) - 1] for line in map(clean, event.lines)]
     head = _item("ok" if event.ok else "failed", f"{event.host}: {event.message}", width)
-    return head + "".join(f"{INDENT} {line}\n" for line in lines)
+    return head + "".join(f"{formatting.INDENT} {line}\n" for line in lines)
 
 
 def _finding(event: Finding, width: int) -> str:
     head = f"{event.location}: {event.rule} {event.severity.value}: {event.message}"
     parts = (("why:  ", event.reason), ("fix:  ", event.fix))
-    details = [_paragraph(words, width, INDENT + label, " " * 8) for label, words in parts if words]
-    return _paragraph(head, width, indent=INDENT) + "".join(details)
+    details = [_paragraph(words, width, formatting.INDENT + label, " " * 8) for label, words in parts if words]
+    return _paragraph(head, width, indent=formatting.INDENT) + "".join(details)
 
 
 # --- jobs and their results ---------------------------------------------------------------------------------------
@@ -219,19 +211,21 @@ def _jobs_listed(event: events.JobsListed, width: int) -> str:
     count = counted(len(event.jobs), "job") if event.jobs else "no job yet"
     text = _paragraph(f"fleet {event.fleet}: {count}", width)
     if event.jobs:
-        text += _jobs_table(event.jobs, width or PROSE_MAX)
+        text += _jobs_table(event.jobs, width or formatting.PROSE_MAX)
     disks = sorted(event.disks, key=lambda disk: disk.free)
     for disk in disks[:_DISKS]:
         room = f"{format_size(disk.free)} of {format_size(disk.total)} free on the disk of {disk.host}"
-        text += _paragraph(f"{INDENT}{room}, its jobs use {format_size(disk.jobs)}", width, indent=2 * INDENT)
+        text += _paragraph(
+            f"{formatting.INDENT}{room}, its jobs use {format_size(disk.jobs)}", width, indent=2 * formatting.INDENT
+        )
     if len(disks) > _DISKS:
-        text += f"{INDENT}more space is free on {counted(len(disks) - _DISKS, 'other host')}\n"
+        text += f"{formatting.INDENT}more space is free on {counted(len(disks) - _DISKS, 'other host')}\n"
     return text + _silent(event.silent, width)
 
 
 def _jobs_table(jobs: Sequence[events.StoredResults], width: int) -> str:
     """Return two lines for each job: the second one has the program and where its results are."""
-    room = width - len(INDENT)
+    room = width - len(formatting.INDENT)
     columns = [
         Column("JOB", jobs, lambda job: job.job),
         Column("NAME", jobs, lambda job: job.name or "", rank=1, limit=12),
@@ -243,14 +237,14 @@ def _jobs_table(jobs: Sequence[events.StoredResults], width: int) -> str:
     head, *lines = render(make_table(columns, room), room).splitlines()
     for at, job in enumerate(jobs):
         program = " ".join([job.script or "unknown", *map(shlex.quote, job.arguments or ())])
-        lines[at] += "\n" + fit(clean(f"{INDENT}{program}; {_location(job)}"), room)
-    return textwrap.indent("\n".join([head, *lines]) + "\n", INDENT)
+        lines[at] += "\n" + fit(clean(f"{formatting.INDENT}{program}; {_location(job)}"), room)
+    return textwrap.indent("\n".join([head, *lines]) + "\n", formatting.INDENT)
 
 
 def _metrics(job: events.StoredResults, room: int) -> str:
     """Return ``val_loss 0.5, loss 0.3412``: the values for validation first, as many as fit, and at least one."""
     values = sorted((job.metrics or {}).items(), key=lambda item: not item[0].startswith("val_"))
-    pairs = [f"{name} {format_metric(value)}" for name, value in values]
+    pairs = [f"{name} {formatting.format_metric(value)}" for name, value in values]
     while len(pairs) > 1 and len(", ".join(pairs)) > room:
         pairs.pop()
     return ", ".join(pairs)
@@ -258,17 +252,17 @@ def _metrics(job: events.StoredResults, room: int) -> str:
 
 def _jobs_compared(event: events.JobsCompared, width: int) -> str:
     """Return a line for each property, with an asterisk where the jobs differ; long values are wrapped."""
-    width = width or PROSE_MAX
+    width = width or formatting.PROSE_MAX
     first, second = _properties(event.first), _properties(event.second)
     names = sorted(dict.fromkeys([*first, *second]), key=lambda key: key[0])
     title = max(len(name) for _, name in names)
-    room = max(1, (width - len(INDENT) - title - 2 * GAP) // 2)
+    room = max(1, (width - len(formatting.INDENT) - title - 2 * GAP) // 2)
     table = Table.grid()
-    for size in (len(INDENT) + title + GAP, room, GAP, room):
+    for size in (len(formatting.INDENT) + title + GAP, room, GAP, room):
         table.add_column(width=size)
     for key in names:
         values = first.get(key, ""), second.get(key, "")
-        mark = "* " if values[0] != values[1] and key[1] != "JOB" else INDENT
+        mark = "* " if values[0] != values[1] and key[1] != "JOB" else formatting.INDENT
         table.add_row(mark + key[1], Text(clean(values[0]) or "-"), "", Text(clean(values[1]) or "-"))
     return render(table, width)
 
@@ -283,17 +277,17 @@ def _properties(job: events.StoredResults) -> dict[tuple[int, str], str]:
         "code": (job.code_sha256 or "")[:12],
         "state": job.state,
         "time": _job_time(job),
-        "steps/s": "" if job.steps_per_s is None else format_rate(job.steps_per_s),
+        "steps/s": "" if job.steps_per_s is None else formatting.format_rate(job.steps_per_s),
     }
-    metrics = {name: format_metric(value) for name, value in (job.metrics or {}).items()}
+    metrics = {name: formatting.format_metric(value) for name, value in (job.metrics or {}).items()}
     groups = enumerate((run, job.versions or {}, metrics))
     return {(number, fit(clean(name), _NAMES)): text for number, group in groups for name, text in group.items()}
 
 
 def _job_time(job: events.StoredResults) -> str:
     if job.state == "running" and job.started_at:
-        return format_clock(time.time() - job.started_at)
-    return format_clock(job.duration_s) if job.duration_s is not None else ""
+        return formatting.format_clock(time.time() - job.started_at)
+    return formatting.format_clock(job.duration_s) if job.duration_s is not None else ""
 
 
 def _location(job: events.StoredResults) -> str:
@@ -323,7 +317,9 @@ def _results_at_risk(event: events.ResultsAtRisk, width: int) -> str:
         text += _paragraph(f"fleet {event.fleet}: these {end}:", width)
     text += "".join(_job_at_risk(job, width) for job in event.jobs[:_JOBS])
     if rest := event.jobs[_JOBS:]:
-        text += f"{INDENT}and {counted(len(rest), 'more job')}, {format_size(sum(job.size for job in rest))}\n"
+        text += (
+            f"{formatting.INDENT}and {counted(len(rest), 'more job')}, {format_size(sum(job.size for job in rest))}\n"
+        )
     return text + _silent(event.silent, width)
 
 
@@ -337,11 +333,17 @@ def _job_at_risk(job: events.StoredResults, width: int) -> str:
     for result in job.results:
         kinds[result.kind] = kinds.get(result.kind, 0) + result.size
     if kinds:
-        text += _paragraph(f"{INDENT}{', '.join(f'{kind} {format_size(kinds[kind])}' for kind in kinds)}", width)
+        text += _paragraph(
+            f"{formatting.INDENT}{', '.join(f'{kind} {format_size(kinds[kind])}' for kind in kinds)}", width
+        )
     if job.pulled in ("no", "partly") and job.directory:
-        text += _paragraph(f"{INDENT}pulled before to {job.directory}", width, indent=INDENT)
+        text += _paragraph(f"{formatting.INDENT}pulled before to {job.directory}", width, indent=formatting.INDENT)
     shown, more = _first(job.paths, _PATHS)
-    return text + "".join(f"{INDENT}{_fit_location(place, width, len(INDENT))}\n" for place in shown) + more
+    return (
+        text
+        + "".join(f"{formatting.INDENT}{_fit_location(place, width, len(formatting.INDENT))}\n" for place in shown)
+        + more
+    )
 
 
 def _results_found(event: events.ResultsFound, width: int) -> str:
@@ -350,12 +352,12 @@ def _results_found(event: events.ResultsFound, width: int) -> str:
     widest = max(map(len, sizes), default=0) + GAP
     text = f"results: {counted(event.files, 'file')}, {format_size(event.size)}\n"
     for size, result in zip(sizes, shown, strict=True):
-        location = _fit_location(f"{result.host}:{result.path}", width, len(INDENT) + widest)
-        text += f"{INDENT}{size:{widest}}{location}\n"
+        location = _fit_location(f"{result.host}:{result.path}", width, len(formatting.INDENT) + widest)
+        text += f"{formatting.INDENT}{size:{widest}}{location}\n"
     text += more
     if event.delete_at:
         at = time.strftime("%Y-%m-%d at %H:%M", time.localtime(event.delete_at))
-        text += f"{INDENT}not pulled yet; deleted with the hosts on {at}\n"
+        text += f"{formatting.INDENT}not pulled yet; deleted with the hosts on {at}\n"
     return text + f"next:    {clean(event.next_step)}\n"
 
 

@@ -16,44 +16,12 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from fleet.console.formatting import (
-    INDENT,
-    accepts_color,
-    format_clock,
-    format_lifetime,
-    format_size,
-    read_size,
-    wrap_text,
-)
+from fleet import events
+from fleet.console import formatting, tables
 from fleet.console.jsonl import JsonSink
 from fleet.console.log_lines import clean
 from fleet.console.messages import describe_awaited
-from fleet.console.tables import (
-    GAP,
-    STOPPED,
-    Column,
-    Row,
-    find_stragglers,
-    fold_rows,
-    join_ends,
-    make_columns,
-    make_console,
-    make_line,
-    make_table,
-    render,
-)
 from fleet.errors import fold
-from fleet.events import (
-    UNREADY,
-    FleetStatus,
-    HostStatus,
-    JobStatus,
-    Outcome,
-    Phase,
-    Progress,
-    TaskStatus,
-    describe_maintenance,
-)
 from fleet.steps import Step
 from provision.quantities import HOURS_PER_MONTH, counted, format_money, format_span
 from train.agent.files.disk import DISK_LOW
@@ -66,7 +34,12 @@ _ROWS_MIN = 3  # of a table, on the smallest terminal
 
 
 def render_status(
-    fleets: Sequence[FleetStatus], *, now: float, width: int = 80, height: int | None = None, color: bool = False
+    fleets: Sequence[events.FleetStatus],
+    *,
+    now: float,
+    width: int = 80,
+    height: int | None = None,
+    color: bool = False,
 ) -> str:
     """Return fleets, their hosts, and newest jobs as text; no line is longer than `width`.
 
@@ -77,10 +50,10 @@ def render_status(
         height: Lines of the terminal; rows of long tables are folded to fit it. None: all rows.
         color: True if the stream accepts colors.
     """
-    return render(arrange_status(fleets, now, width, height), width, color=color)
+    return tables.render(arrange_status(fleets, now, width, height), width, color=color)
 
 
-def arrange_status(fleets: Sequence[FleetStatus], now: float, width: int, height: int | None = None) -> Group:
+def arrange_status(fleets: Sequence[events.FleetStatus], now: float, width: int, height: int | None = None) -> Group:
     """Return what `render_status` draws."""
     whole = _arrange(fleets, now, width, None)
     if height is None or _count_lines(whole, width) < height:
@@ -91,10 +64,10 @@ def arrange_status(fleets: Sequence[FleetStatus], now: float, width: int, height
 
 
 def _count_lines(group: Group, width: int) -> int:
-    return render(group, width).count("\n")
+    return tables.render(group, width).count("\n")
 
 
-def _arrange(fleets: Sequence[FleetStatus], now: float, width: int, room: int | None) -> Group:
+def _arrange(fleets: Sequence[events.FleetStatus], now: float, width: int, room: int | None) -> Group:
     """Return all fleets, with an empty line between them; at most `room` rows in each table."""
     lines: list[RenderableType] = []
     for fleet in fleets:
@@ -102,7 +75,7 @@ def _arrange(fleets: Sequence[FleetStatus], now: float, width: int, room: int | 
     return Group(*lines)
 
 
-def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> None:
+def print_status(fleets: Sequence[events.FleetStatus], out: TextIO, *, json: bool) -> None:
     """Print fleets for people, or as lines of JSON.
 
     Args:
@@ -121,14 +94,14 @@ def print_status(fleets: Sequence[FleetStatus], out: TextIO, *, json: bool) -> N
         now=time.time(),
         width=size.columns if size else 80,
         height=size.lines if size else None,
-        color=accepts_color(out, os.environ),
+        color=formatting.accepts_color(out, os.environ),
     )
     out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
     out.flush()
 
 
 def watch_status(
-    read: Callable[[], Sequence[FleetStatus]],
+    read: Callable[[], Sequence[events.FleetStatus]],
     out: TextIO,
     *,
     size: Callable[[], os.terminal_size] | None = None,
@@ -142,19 +115,19 @@ def watch_status(
         size: Returns the present size of the terminal.
         pause: Waits for a number of seconds.
     """
-    console = make_console(out, color=accepts_color(out, os.environ))
+    console = tables.make_console(out, color=formatting.accepts_color(out, os.environ))
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
     ):
         while True:
             fleets, now = read(), time.time()
-            console.size = present = size() if size else read_size(out)
+            console.size = present = size() if size else formatting.read_size(out)
             live.update(arrange_status(fleets, now, present.columns, present.lines), refresh=True)
             pause(_WATCH_S)
 
 
-def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list[RenderableType]:
+def _fleet(fleet: events.FleetStatus, now: float, width: int, room: int | None) -> list[RenderableType]:
     lines = _header(fleet, now, width)
     if _is_unready(fleet):
         return [*lines, *_paragraph(fleet.hosts[0].reason, width, "yellow")]
@@ -168,7 +141,7 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
         start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
         return [*lines, *_paragraph(f"`{start}` starts it again; `{delete}` deletes it", width, "dim")]
     if fleet.job is None:
-        return [*lines, make_line(f"{INDENT}no job yet", "dim")]
+        return [*lines, tables.make_line(f"{formatting.INDENT}no job yet", "dim")]
     lines += [Text(""), _job_line(fleet.job, now), *_growth(fleet.job, width)]
     lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
     if fleet.job.awaited is not None:
@@ -176,36 +149,37 @@ def _fleet(fleet: FleetStatus, now: float, width: int, room: int | None) -> list
     return [*lines, *_cause(fleet.job, width), *_queued(fleet)]
 
 
-def _queued(fleet: FleetStatus) -> list[RenderableType]:
+def _queued(fleet: events.FleetStatus) -> list[RenderableType]:
     """Return a line for each queued job, in the order in which they run."""
     queued = [job for job in sorted(fleet.stored, key=lambda job: job.job) if job.queued_after]
     shown = [job for job in queued if fleet.job is None or job.job != fleet.job.id]
-    return [make_line(f"job {job.job}  queued after job {job.queued_after}") for job in shown]
+    return [tables.make_line(f"job {job.job}  queued after job {job.queued_after}") for job in shown]
 
 
 def _paragraph(text: str, width: int, style: str = "") -> list[RenderableType]:
     """Return a text in lines with an indentation; commands between backticks are not broken."""
-    lines = wrap_text(clean(text), width, INDENT, INDENT).split("\n")
-    return [make_line(line, style) for line in lines]
+    lines = formatting.wrap_text(clean(text), width, formatting.INDENT, formatting.INDENT).split("\n")
+    return [tables.make_line(line, style) for line in lines]
 
 
-def _maintenance(fleet: FleetStatus, width: int) -> list[RenderableType]:
+def _maintenance(fleet: events.FleetStatus, width: int) -> list[RenderableType]:
     """Return a line for each time window of planned maintenance, with the hosts that it stops."""
-    texts = describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
+    texts = events.describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
     return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
-def _storage(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
+def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[RenderableType]:
     """Describe results that are not on this computer, and what uses a disk that is nearly full."""
     lines: list[RenderableType] = []
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
     if low:
-        free = f"{format_size(disks[0].disk_free)} of {format_size(disks[0].disk_total)} free on {disks[0].name}"
-        jobs = f"{counted(len(fleet.stored), 'job')}, {format_size(sum(job.size for job in fleet.stored))}"
+        free, total = (formatting.format_size(size) for size in (disks[0].disk_free, disks[0].disk_total))
+        size = formatting.format_size(sum(job.size for job in fleet.stored))
+        jobs, free = f"{counted(len(fleet.stored), 'job')}, {size}", f"{free} of {total} free on {disks[0].name}"
         lines += _paragraph(f"stored: {jobs}; {free}", width, "yellow")
     if low and len(fleet.stored) > 1:
-        words = [f"{job.job} {format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
+        words = [f"{job.job} {formatting.format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
         lines += _paragraph(f"largest: {', '.join(words)}", width, "dim")
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
@@ -218,22 +192,22 @@ def _storage(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]
     return lines
 
 
-def _cause(job: JobStatus, width: int) -> list[RenderableType]:
+def _cause(job: events.JobStatus, width: int) -> list[RenderableType]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
     reasons = [job.verdict.message] if job.verdict else job.result.reason.splitlines() if job.result else []
-    room = max(1, width - len(INDENT))
+    room = max(1, width - len(formatting.INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
-    lines: list[RenderableType] = [make_line(f"{INDENT}{line}") for line in words[:_CAUSE_LINES]]
+    lines: list[RenderableType] = [tables.make_line(f"{formatting.INDENT}{line}") for line in words[:_CAUSE_LINES]]
     return [*lines, *(_paragraph(f"warning: {job.warning}", width, "yellow") if job.warning else [])]
 
 
-def _is_unready(fleet: FleetStatus) -> bool:
-    return [host.name for host in fleet.hosts] == [UNREADY]
+def _is_unready(fleet: events.FleetStatus) -> bool:
+    return [host.name for host in fleet.hosts] == [events.UNREADY]
 
 
-def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[RenderableType]:
+def _describe_failures(silent: Sequence[events.HostStatus], width: int) -> list[RenderableType]:
     """Return why hosts do not answer, each reason once; in several lines, because commands must not be cut."""
-    hosts: dict[str, list[HostStatus]] = {}
+    hosts: dict[str, list[events.HostStatus]] = {}
     for host in silent:
         hosts.setdefault(host.reason.replace(host.name, "\0"), []).append(host)
     lines: list[RenderableType] = []
@@ -244,7 +218,7 @@ def _describe_failures(silent: Sequence[HostStatus], width: int) -> list[Rendera
     return lines
 
 
-def _header(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
+def _header(fleet: events.FleetStatus, now: float, width: int) -> list[RenderableType]:
     """Return the name, time, and cost of a fleet: one line, or more if they do not fit."""
     hosts = "not ready" if _is_unready(fleet) else counted(len(fleet.hosts), "host")
     left = Text.assemble((clean(fleet.name), "bold"), f"  {fleet.provider}, {hosts}")
@@ -259,26 +233,26 @@ def _header(fleet: FleetStatus, now: float, width: int) -> list[RenderableType]:
         price = f"disks {format_money(fleet.price_usd_h * HOURS_PER_MONTH)}/month" if disks else ""
         price = price or f"{format_money(fleet.price_usd_h)}/h"
         right.append(f"{price}, {format_money(fleet.cost_usd)}{limit} so far")
-    if end := format_lifetime(fleet.stop_at, fleet.delete_at, now):
+    if end := formatting.format_lifetime(fleet.stop_at, fleet.delete_at, now):
         right.append(end)
     facts = "  ".join(right)
-    if left.cell_len + GAP + cell_len(facts) > width and facts:
+    if left.cell_len + tables.GAP + cell_len(facts) > width and facts:
         left.no_wrap, left.overflow = True, "ellipsis"
         return [left, *_paragraph(facts, width)]
-    return [join_ends(left, Text(facts))]
+    return [tables.join_ends(left, Text(facts))]
 
 
-def _job_line(job: JobStatus, now: float) -> RenderableType:
+def _job_line(job: events.JobStatus, now: float) -> RenderableType:
     word, style = _job_word(job)
     attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     title = clean(f"{job.name}: {job.script}" if job.name else job.script)
     left = Text.assemble((f"job {clean(job.id)}", "bold"), "  ", (clean(word), style), f"{attempt}  {title}")
     elapsed = (job.result.at if job.result else now) - job.started_at
-    return join_ends(left, Text(format_clock(elapsed) if job.started_at > 0 else ""))
+    return tables.join_ends(left, Text(formatting.format_clock(elapsed) if job.started_at > 0 else ""))
 
 
-def _growth(job: JobStatus, width: int) -> list[RenderableType]:
+def _growth(job: events.JobStatus, width: int) -> list[RenderableType]:
     """Return the number of workers of a running job that takes in new hosts, and which hosts join next."""
     if job.max_workers is None or job.result is not None:
         return []
@@ -289,41 +263,41 @@ def _growth(job: JobStatus, width: int) -> list[RenderableType]:
     return _paragraph(text, width, "dim")
 
 
-def _job_word(job: JobStatus) -> tuple[str, str]:
+def _job_word(job: events.JobStatus) -> tuple[str, str]:
     if job.result is not None:
-        tones = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}
+        tones = {events.Outcome.SUCCEEDED: "green", events.Outcome.CANCELLED: "yellow"}
         return job.result.outcome.value, tones.get(job.result.outcome, "red")
     if job.queued_after or job.waits:
         return (
             (f"queued after job {job.queued_after}", "") if job.queued_after else ("waiting to start again", "yellow")
         )
-    if any(task.phase is Phase.STOPPING for task in job.tasks):
+    if any(task.phase is events.Phase.STOPPING for task in job.tasks):
         return "stopping", "yellow"
-    if any(task.phase is Phase.RUNNING and task.alive for task in job.tasks):
+    if any(task.phase is events.Phase.RUNNING and task.alive for task in job.tasks):
         return "running", "green"
-    if any(task.phase is Phase.WAITING and task.alive for task in job.tasks):
+    if any(task.phase is events.Phase.WAITING and task.alive for task in job.tasks):
         return "waiting", ""
     return "unknown", "yellow"
 
 
 def _table(
-    rows: Sequence[Row], title: str, width: int, room: int | None
+    rows: Sequence[tables.Row], title: str, width: int, room: int | None
 ) -> tuple[frozenset[str], list[RenderableType]]:
     """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
-    slow = find_stragglers(rows)
-    shown, folded = fold_rows(rows, slow, len(rows) if room is None else room)
-    columns = [*make_columns(shown, title, slow), Column("", shown, lambda row: row.activity, rank=1)]
-    table: list[RenderableType] = [make_table(columns, width - len(INDENT))] if shown else []
-    indented = [Padding(line, (0, 0, 0, len(INDENT))) for line in [*table, *folded]]
+    slow = tables.find_stragglers(rows)
+    shown, folded = tables.fold_rows(rows, slow, len(rows) if room is None else room)
+    columns = [*tables.make_columns(shown, title, slow), tables.Column("", shown, lambda row: row.activity, rank=1)]
+    table: list[RenderableType] = [tables.make_table(columns, width - len(formatting.INDENT))] if shown else []
+    indented = [Padding(line, (0, 0, 0, len(formatting.INDENT))) for line in [*table, *folded]]
     return frozenset(row.name for row in shown), [*indented]
 
 
-def _host_row(host: HostStatus) -> Row:
-    return Row(
+def _host_row(host: events.HostStatus) -> tables.Row:
+    return tables.Row(
         host.name,
         slot=host.name,
         address=endpoint(host.address, host.port) if host.address and not host.stopped else "",
-        step_text="ready" if host.reachable else STOPPED if host.stopped else "no answer",
+        step_text="ready" if host.reachable else tables.STOPPED if host.stopped else "no answer",
         ready=host.reachable,
         lost="" if host.reachable or host.stopped else host.reason or "no answer",
         gpu_percent=host.gpu_percent,
@@ -332,26 +306,26 @@ def _host_row(host: HostStatus) -> Row:
     )
 
 
-def _task_row(task: TaskStatus, job: JobStatus) -> Row:
+def _task_row(task: events.TaskStatus, job: events.JobStatus) -> tables.Row:
     word = _task_word(task, job)
-    return Row(
+    return tables.Row(
         task.task or task.slot,
         slot=task.slot,
         step_text=word,
-        phase=task.phase if word in ("", STOPPED) else None,
+        phase=task.phase if word in ("", tables.STOPPED) else None,
         exit=task.exit,
-        progress=task.progress or Progress(),
+        progress=task.progress or events.Progress(),
         awaited=job.awaited is not None and job.awaited.task == task.task,
     )
 
 
-def _task_word(task: TaskStatus, job: JobStatus) -> str:
+def _task_word(task: events.TaskStatus, job: events.JobStatus) -> str:
     """Return the state of a task if its phase does not describe it."""
     if not task.task:
         return "joining" if task.slot in job.joining else "spare"
-    if task.phase is Phase.EXITED:  # after a success, a task that a signal ended was not needed any more
-        has_succeeded = job.result is not None and job.result.outcome is Outcome.SUCCEEDED
-        return STOPPED if has_succeeded and task.exit and task.exit.signal else ""
+    if task.phase is events.Phase.EXITED:  # after a success, a task that a signal ended was not needed any more
+        has_succeeded = job.result is not None and job.result.outcome is events.Outcome.SUCCEEDED
+        return tables.STOPPED if has_succeeded and task.exit and task.exit.signal else ""
     if task.phase is None:
         return "unknown"
     return "" if task.alive else "lost"

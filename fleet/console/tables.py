@@ -14,14 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet.console.formatting import (
-    choose_color,
-    format_count,
-    format_metric,
-    format_rate,
-    format_short_size,
-    shorten_metric,
-)
+from fleet.console import formatting
 from fleet.console.log_lines import clean
 from fleet.console.messages import format_exit, name_task
 from fleet.events import Exit, Phase, Progress, TaskAwaited, find_awaited
@@ -326,9 +319,9 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str]) -> list[
 
     def metric(name: str, rank: int, least: int) -> Column:
         def text(row: Row) -> str:
-            return format_metric(row.progress.metrics[name]) if name in row.progress.metrics else ""
+            return formatting.format_metric(row.progress.metrics[name]) if name in row.progress.metrics else ""
 
-        return numbers(shorten_metric(clean(name)), text, rank, least)
+        return numbers(formatting.shorten_metric(clean(name)), text, rank, least)
 
     def state(row: Row) -> Text:
         word = row.describe_state(slow)
@@ -338,16 +331,21 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str]) -> list[
     gpu = any(row.gpu_percent >= 0 for row in rows)
     metrics = zip(_choose_metrics(rows), _METRIC_LAYOUT, strict=False)
     return [
-        Column(title, rows, lambda row: Text(clean(name_task(row.name, row.slot)), choose_color(row.name)), limit=24),
+        Column(
+            title,
+            rows,
+            lambda row: Text(clean(name_task(row.name, row.slot)), formatting.choose_color(row.name)),
+            limit=24,
+        ),
         Column("STATE", rows, state, limit=48, least=7),
         Column("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
-        numbers("GPU MEM", lambda row: format_short_size(row.gpu_memory), 8),
+        numbers("GPU MEM", lambda row: formatting.format_short_size(row.gpu_memory), 8),
         numbers("CPU", lambda row: _percent(row.cpu_percent), 10 if gpu else 6, 4),
-        numbers("MEM", lambda row: format_short_size(row.memory_bytes), 11 if gpu else 8, 4),
-        numbers("EPOCH", lambda row: format_count(row.progress.epoch, row.progress.epochs), 1, 5),
-        numbers("STEP", lambda row: format_count(row.progress.step, row.progress.steps), 2, 9),
-        numbers("STEPS/S", lambda row: format_rate(row.progress.steps_per_s), 4, 7),
+        numbers("MEM", lambda row: formatting.format_short_size(row.memory_bytes), 11 if gpu else 8, 4),
+        numbers("EPOCH", lambda row: formatting.format_count(row.progress.epoch, row.progress.epochs), 1, 5),
+        numbers("STEP", lambda row: formatting.format_count(row.progress.step, row.progress.steps), 2, 9),
+        numbers("STEPS/S", lambda row: formatting.format_rate(row.progress.steps_per_s), 4, 7),
         *(metric(name, *layout) for name, layout in metrics),
     ]
 

@@ -6,7 +6,6 @@ An item that has no time has that of the item before it. Clocks are those of the
 
 from __future__ import annotations
 
-import heapq
 import math
 import threading
 from collections import deque
@@ -50,13 +49,13 @@ class _Sender:
     """The items of one host that were not read yet, each with its time (-inf: at once) and its size in bytes.
 
     Attributes:
-        number: Place of the host among the hosts.
         is_behind: It sends stored items, so that the other hosts wait for its next one.
+        is_active: It will put further items.
         at: Time of its last item.
     """
 
-    number: int
     is_behind: bool
+    is_active: bool = True
     items: deque[tuple[float, Item, int]] = field(default_factory=deque)
     size: int = 0
     at: float = 0.0
@@ -73,98 +72,71 @@ class Queue:
     """
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        self._senders: dict[str, _Sender] = {}
-        self._active: set[str] = set()  # names of the hosts that will put further items
-        self._awaited: set[str] = set()  # names of those that the others wait for
-        self._first: list[tuple[float, int, str]] = []  # heap of the first item of each host: time, number, name
+        ordered = sorted(hosts, key=lambda name: (len(name), name))
+        self._senders = {host: _Sender(is_behind=True) for host in ordered}
         self._closed = False
-        lock = threading.Lock()
-        self._filled, self._drained = threading.Condition(lock), threading.Condition(lock)
-        for host in sorted(hosts, key=lambda name: (len(name), name)):
-            self.add_sender(host, is_behind=True)
+        self._changed = threading.Condition()
 
-    def add_sender(self, host: str, *, is_behind: bool = False) -> None:
-        """Add a host that puts items from now on, by default new ones."""
-        with self._filled:
-            self._senders[host] = _Sender(len(self._senders), is_behind)
-            self._active.add(host)
-            self._update(host)
+    def add_sender(self, host: str) -> None:
+        """Add a host that puts new items from now on."""
+        with self._changed:
+            self._senders[host] = _Sender(is_behind=False)
 
     def remove_sender(self, host: str) -> None:
         """Record that a host has put its last item."""
-        with self._filled:
-            self._active.discard(host)
-            self._update(host)
-            self._filled.notify()
+        with self._changed:
+            self._senders[host].is_active = False
+            self._changed.notify_all()
 
     def put(self, host: str, items: Sequence[Item], size: int = 0) -> bool:
         """Add items of `size` bytes when the host has room for them; return False if the queue was closed."""
-        with self._filled:
+        with self._changed:
             sender = self._senders[host]
-            self._drained.wait_for(lambda: self._closed or self._has_room(sender))
-            if self._closed:
-                return False
-            for item in items:
-                self._add(sender, item, size // len(items))
-            self._update(host)
-            self._filled.notify()
-            return True
+            self._changed.wait_for(lambda: self._closed or self._has_room(sender))
+            for item in () if self._closed else items:
+                at = _AT_ONCE
+                if isinstance(item.record, ConnectionRestored):
+                    sender.is_behind = True
+                elif isinstance(item.record, (ConnectionLost, JobResult, Beat)):
+                    sender.is_behind = False
+                elif isinstance(item.record, _TIMED):
+                    at = sender.at = item.record.at or sender.at
+                sender.items.append((at, item, size // len(items)))
+                sender.size += size // len(items)
+            self._changed.notify_all()
+            return not self._closed
 
     def get(self) -> Item | None:
         """Return the next item when there is one; None if there will be no more."""
-        with self._filled:
+        with self._changed:
             while not self._closed:
-                if self._first and (not self._awaited or self._first[0][0] == _AT_ONCE):
-                    return self._take()
-                if not self._first and not self._active:
-                    return None
-                self._filled.wait()
+                filled = [sender for sender in self._senders.values() if sender.items]
+                first = min(filled, key=lambda sender: sender.items[0][0], default=None)
+                if first is not None and (first.items[0][0] == _AT_ONCE or not self._is_any_awaited()):
+                    _, item, size = first.items.popleft()
+                    first.size -= size
+                    if self._has_room(first, 0.5):
+                        self._changed.notify_all()
+                    return item
+                if first is None and not any(sender.is_active for sender in self._senders.values()):
+                    break
+                self._changed.wait()
             return None
 
     def close(self) -> None:
         """Drop all items, and wake the reader and the hosts."""
-        with self._filled:
+        with self._changed:
             self._closed = True
-            self._filled.notify_all()
-            self._drained.notify_all()
+            self._changed.notify_all()
+
+    def _is_any_awaited(self) -> bool:
+        """Return whether the other hosts wait for the next item of a host."""
+        return any(each.is_behind and each.is_active and not each.items for each in self._senders.values())
 
     def _has_room(self, sender: _Sender, share: float = 1.0) -> bool:
         """Return whether a host has not used this part of its share of the queue."""
         part = share / len(self._senders)
         return not sender.items or (sender.size < _QUEUE_BYTES * part and len(sender.items) < _QUEUE_ITEMS * part)
-
-    def _add(self, sender: _Sender, item: Item, size: int) -> None:
-        record, at = item.record, _AT_ONCE
-        if isinstance(record, ConnectionRestored):
-            sender.is_behind = True
-        elif isinstance(record, (ConnectionLost, JobResult, Beat)):
-            sender.is_behind = False
-        elif isinstance(record, _TIMED):
-            at = sender.at = record.at or sender.at
-        if not sender.items:
-            heapq.heappush(self._first, (at, sender.number, item.host))
-        sender.items.append((at, item, size))
-        sender.size += size
-
-    def _take(self) -> Item:
-        host = heapq.heappop(self._first)[2]
-        sender = self._senders[host]
-        _, item, size = sender.items.popleft()
-        sender.size -= size
-        if sender.items:
-            heapq.heappush(self._first, (sender.items[0][0], sender.number, host))
-        self._update(host)
-        if self._has_room(sender, 0.5):
-            self._drained.notify_all()
-        return item
-
-    def _update(self, host: str) -> None:
-        """Record whether the other hosts wait for the next item of a host."""
-        sender = self._senders[host]
-        if sender.is_behind and not sender.items and host in self._active:
-            self._awaited.add(host)
-        else:
-            self._awaited.discard(host)
 
 
 def split(record: Log, payload: bytes) -> list[tuple[Log, bytes]]:
