@@ -99,9 +99,7 @@ class Setup(NamedTuple):
         Raises:
             ReplicaError: it holds other things as well.
         """
-        reason = replication_problem(
-            os.path.realpath(self.live), os.path.realpath(self.store), os.path.expanduser("~")
-        )
+        reason = replication_problem(self.live, self.store)
         if reason:
             raise ReplicaError(reason)
 

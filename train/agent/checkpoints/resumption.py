@@ -81,7 +81,7 @@ def _live(paths: TaskPaths) -> Optional[State]:
         return None
     directory = os.path.join(paths.source, os.path.expanduser(given)) if given else paths.checkpoints
     real = os.path.realpath(directory)
-    if given and replication_problem(real, os.path.realpath(paths.replica), os.path.expanduser("~")):
+    if given and replication_problem(real, paths.replica):
         return None
     with contextlib.suppress(OSError, ReplicaError):
         state = complete_state(read_listing(real))

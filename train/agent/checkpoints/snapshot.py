@@ -1,4 +1,4 @@
-"""Snapshots of checkpoint directories and their manifests. No input or output.
+"""Snapshots of checkpoint directories and their manifests, without reading or writing files.
 
 A *snapshot* is a copy of a complete state of a checkpoint directory, numbered within its attempt. Its *manifest*
 lists its content, and snapshots with one digest are equal.
@@ -158,16 +158,16 @@ def surplus(listing: Sequence[PathItem], items: Sequence[PathItem]) -> List[Path
     return sorted((entry for entry in gone if entry.path != "lost+found"), key=lambda entry: entry.path, reverse=True)
 
 
-def replication_problem(live: str, store: str, home: str) -> str:
+def replication_problem(live: str, store: str) -> str:
     """Return why a directory must not be replicated because it contains other files; empty if it may be.
 
     Args:
-        live: The checkpoint directory, absolute, with links resolved.
+        live: The checkpoint directory, absolute.
         store: Where the task's snapshots are.
-        home: The user's home directory.
     """
-    task = os.path.dirname(store)
-    for owner, path in (("job's own", store), ("task's", os.path.join(task, "src")), ("user's", home)):
+    live, store = os.path.realpath(live), os.path.realpath(store)
+    source, home = os.path.join(os.path.dirname(store), "src"), os.path.expanduser("~")
+    for owner, path in (("job's own", store), ("task's", source), ("user's", home)):
         if contains(live, path):
             return (
                 f"the checkpoint directory {live} holds the {owner} files: give checkpoints a directory of their own"

@@ -247,7 +247,7 @@ class Results:
             return None
         path = os.path.normpath(os.path.join(self._paths.source, os.path.expanduser(directory)))
         real = os.path.realpath(path)
-        reason = replication_problem(real, os.path.realpath(self._paths.replica), os.path.expanduser("~"))
+        reason = replication_problem(real, self._paths.replica)
         if reason:
             self._note(reason)
             return None

@@ -60,12 +60,13 @@ def test_files_that_equal_a_snapshot_are_not_new() -> None:
 STORE = "/home/me/.fleet/jobs/j/worker-0/replica"
 
 
-def test_only_a_directory_without_other_things_in_it_is_replicated() -> None:
+def test_only_a_directory_without_other_things_in_it_is_replicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
     task = "/home/me/.fleet/jobs/j/worker-0"
     for live in ("/", "/home", "/home/me", task, f"{task}/src", STORE + "/x"):
-        assert "checkpoint directory" in replication_problem(live, STORE, "/home/me")
+        assert "checkpoint directory" in replication_problem(live, STORE)
     for live in ("/tmp/backup", "/home/me/ckpt", f"{task}/src/ckpt", f"{task}/checkpoints"):
-        assert replication_problem(live, STORE, "/home/me") == ""
+        assert replication_problem(live, STORE) == ""
 
 
 MOUNTS = r"""
