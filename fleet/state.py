@@ -664,17 +664,15 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 def _other_directory(failed: Path) -> Shell:
     """Return the command that selects a state directory outside of the one that cannot be used."""
     home, name = Path.home(), f"fleet-{os.getuid()}"
-    candidates = [home / ".local/state/fleet", home / "fleet-state", Path("/var/tmp", name), Path("/tmp", name)]  # noqa: S108 - a directory of another user is rejected
-    usable = (path for path in candidates if not failed.is_relative_to(path) and _is_writable(path))
-    path = next(usable, candidates[-1])
-    in_home = os.environ.get("HOME") and path.is_relative_to(home)
-    shown = f'"$HOME/{path.relative_to(home)}"' if in_home else shlex.quote(str(path))
-    return Shell(f"export FLEET_STATE_DIR={shown}")
-
-
-def _is_writable(path: Path) -> bool:
-    existing = next(each for each in (path, *path.parents) if each.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK)
+    if (
+        os.environ.get("HOME")
+        and home.is_dir()
+        and os.access(home, os.W_OK)
+        and not failed.is_relative_to(home / "fleet-state")
+    ):
+        return Shell('export FLEET_STATE_DIR="$HOME/fleet-state"')
+    parent = "/tmp" if failed.is_relative_to(f"/var/tmp/{name}") else "/var/tmp"  # noqa: S108 - the owner is checked
+    return Shell(f"export FLEET_STATE_DIR={parent}/{name}")
 
 
 @contextlib.contextmanager

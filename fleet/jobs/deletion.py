@@ -37,18 +37,15 @@ def survey_present(
     `fleet down --keep-disks` stopped it.
     """
     states = {instance.name: instance.state for instance in instances if instance.has_data}
-    hosts = tuple(host for host in record.hosts if host.name in states)
+    on_hosts = [host for host in record.hosts if host.name in states]
     if not record.spec.options.remote:
-        return survey(
-            replace(record, hosts=tuple(host for host in hosts if _has_files(Path(host.root)))), directory, access
-        )
-    off = {host.name for host in hosts if states[host.name] is InstanceState.STOPPED}
-    stored = survey(replace(record, hosts=tuple(host for host in hosts if host.name not in off)), directory, access)
+        on_hosts = [host for host in on_hosts if _has_files(Path(host.root))]
+    off = {host.name for host in on_hosts if states[host.name] is InstanceState.STOPPED}
+    asked = tuple(host for host in on_hosts if host.name not in off)
+    stored = survey(replace(record, hosts=asked), directory, access)
     holding = off.intersection(record.unsaved) if record.stopped_at else off
-    return replace(
-        stored,
-        silent={**stored.silent, **{name: NotReadyError(f"{name} is stopped") for name in sorted(holding)}},
-    )
+    stopped = {name: NotReadyError(f"{name} is stopped") for name in sorted(holding)}
+    return replace(stored, silent={**stored.silent, **stopped})
 
 
 def _has_files(root: Path) -> bool:

@@ -246,7 +246,8 @@ def test_a_running_job_is_not_deleted_without_confirmation(two: Program) -> None
     two.run("stop", "--grace", "0")
     two.run("pull")
     pruned = two.run("jobs", "--prune", "--yes", "-o", "json").events[-1]
-    assert (pruned["event"], pruned["jobs"]) == ("jobs_deleted", [job])
+    assert pruned["event"] == "jobs_deleted"
+    assert job in pruned["jobs"]  # also jobs of tests that ran on this fleet before
     assert pruned["freed"] > 0
     assert not list((two.state / "local").glob(f"*/fleet/jobs/{job}"))
 
