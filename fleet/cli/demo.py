@@ -26,7 +26,7 @@ FLEET = "demo"
 EPOCHS = 3
 
 
-def run(workers: int, services: Services, sink: Sink) -> train.TrainSummary:
+def run(workers: int, services: Services, sink: Sink) -> str:
     """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
 
     Raises:
@@ -41,14 +41,14 @@ def run(workers: int, services: Services, sink: Sink) -> train.TrainSummary:
             _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
             arguments = ("--epochs", str(EPOCHS))
             train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=arguments, requirements="")
-            trained = train.run(train_request, services, _WithoutAdvice(sink))
+            job = train.run(train_request, services, _WithoutAdvice(sink))
             _announce("pull", sink)
-            pulled = pull_results(PullRequest(fleet=FLEET, job=trained.job), services, sink)
+            pulled = pull_results(PullRequest(fleet=FLEET, job=job), services, sink)
     except (KeyboardInterrupt, JobNotFinished):
         raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
     sink.emit(Note(f"results: {pulled.directory}"))
     sink.emit(Note(f"next: {Step('up', '--workers', str(workers)).text()}"))
-    return trained
+    return job
 
 
 def _announce(command: str, sink: Sink) -> None:

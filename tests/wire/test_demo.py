@@ -54,12 +54,12 @@ def test_the_demo_trains_pulls_and_deletes_its_fleet(program: Program, monkeypat
     monkeypatch.setenv("FLEET_STATE_DIR", str(program.state))
     monkeypatch.chdir(program.directory)
     sink = _Recorder()
-    trained = demo.run(2, make_services(yes=True), sink)
+    job = demo.run(2, make_services(yes=True), sink)
     commands = [event.text for event in sink.events if isinstance(event, Note) and event.text.startswith("$ fleet")]
     assert [command.split()[2] for command in commands] == ["up", "train", "pull", "down"]
     assert not any(isinstance(event, ResultsFound) for event in sink.events)  # no advice to do what follows
     assert not any(isinstance(event, Note) and event.text.startswith("next:") for event in sink.events[:-1])
-    results = Path("results").absolute() / trained.job
+    results = Path("results").absolute() / job
     # after the end of the fleet: where the results are, and what to type
     assert sink.events[-2:] == [Note(f"results: {results}"), Note("next: fleet up --workers 2")]
     model = results / "model" / "arguments"

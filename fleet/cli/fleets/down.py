@@ -10,7 +10,7 @@ from fleet.cli.application import command
 from fleet.cli.options import FLEET, OUTPUT, YES, Output, option
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, explain_interrupt
-from fleet.events import FleetDown, FleetStopped, Level, Note, ResultsAtRisk, Sink
+from fleet.events import FleetDown, Level, Note, ResultsAtRisk, Sink
 from fleet.fleets.access import Access, Kept
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import external_hosts, ignore_progress, list_instances, release_hosts
@@ -26,7 +26,7 @@ from provision.quantities import counted
 from provision.registry import make_options
 
 
-def run(fleet: str, services: Services, sink: Sink, *, keep_disks: bool = False) -> FleetDown | FleetStopped:
+def run(fleet: str, services: Services, sink: Sink, *, keep_disks: bool = False) -> None:
     """Delete all resources of the fleet, list again, and forget the fleet once none is left; or only stop it.
 
     Raises:
@@ -36,8 +36,9 @@ def run(fleet: str, services: Services, sink: Sink, *, keep_disks: bool = False)
     """
     with services.store.lock(fleet, "down"):
         if keep_disks:
-            return stop_fleet(fleet, services, sink)
-        return _delete_fleet(fleet, _without_journal(services, sink), sink)
+            stop_fleet(fleet, services, sink)
+        else:
+            _delete_fleet(fleet, _without_journal(services, sink), sink)
 
 
 def _without_journal(services: Services, sink: Sink) -> Services:
@@ -55,7 +56,7 @@ def _without_journal(services: Services, sink: Sink) -> Services:
     return replace(services, store=replace(services.store, on_unwritten=warn))
 
 
-def _delete_fleet(fleet: str, services: Services, sink: Sink) -> FleetDown:
+def _delete_fleet(fleet: str, services: Services, sink: Sink) -> None:
     with explain_interrupt("fleet down was interrupted; nothing was deleted", Step("down")):
         directory = services.store.fleet(fleet)
         record = _record(directory)
@@ -65,7 +66,7 @@ def _delete_fleet(fleet: str, services: Services, sink: Sink) -> FleetDown:
         billed = directory.intervals() or ledger.intervals([ledger.entry(instances, services.clock())])
         if not instances and not directory.exists():
             sink.emit(Note(f"fleet {fleet!r} does not exist: nothing to delete"))
-            return FleetDown(fleet, (), left=0, cost_usd=0.0, uptime_s=0.0)
+            return
     external, kept = spec.options.existing, Kept()
     target = _Target(record, directory, instances, Access(spec, services, sink, kept if external else None), sink)
     try:
@@ -87,18 +88,18 @@ def _delete_fleet(fleet: str, services: Services, sink: Sink) -> FleetDown:
     directory.delete()
     now = services.clock()
     began = min((interval.start for interval in billed), default=record.created_at if record else now)
-    summary = FleetDown(
-        fleet,
-        tuple(item.name for item in instances),
-        left=len(silent),
-        cost_usd=ledger.cost_usd(billed, now),
-        uptime_s=max(0.0, now - began),
-        external=external,
-        max_cost_usd=spec.options.max_cost_usd,
-        rented=spec.options.rents,
+    sink.emit(
+        FleetDown(
+            fleet,
+            tuple(item.name for item in instances),
+            left=len(silent),
+            cost_usd=ledger.cost_usd(billed, now),
+            uptime_s=max(0.0, now - began),
+            external=external,
+            max_cost_usd=spec.options.max_cost_usd,
+            rented=spec.options.rents,
+        )
     )
-    sink.emit(summary)
-    return summary
 
 
 def _record(directory: FleetDirectory) -> FleetRecord | None:

@@ -6,7 +6,7 @@ from fleet.cli.application import command
 from fleet.cli.options import FLEET, OUTPUT, YES, Output, argument, parse_duration
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, NotReadyError, UnreachableError, UsageError, explain_interrupt
-from fleet.events import FleetOpened, Note, Sink
+from fleet.events import Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import fleet_opened, running_job
 from fleet.fleets.connect import BOOTED, progress_to, reach
@@ -18,7 +18,7 @@ from provision.model import InstanceState
 from provision.quantities import counted, format_money, format_span
 
 
-def run(fleet: str, seconds: float, services: Services, sink: Sink) -> FleetOpened:
+def run(fleet: str, seconds: float, services: Services, sink: Sink) -> None:
     """Let the lifetime of the fleet end after a new time, in seconds from now.
 
     Raises:
@@ -65,9 +65,7 @@ def run(fleet: str, seconds: float, services: Services, sink: Sink) -> FleetOpen
                 raise access.explained(error) from error
             record = replace_hosts(record, hosts, instances)
             directory.write(record)
-        summary = fleet_opened(record, directory, services.clock())
-        sink.emit(summary)
-        return summary
+        sink.emit(fleet_opened(record, directory, services.clock()))
 
 
 def _confirm(why: str, record: FleetRecord, directory: FleetDirectory, services: Services) -> None:

@@ -44,7 +44,7 @@ class GcRequest:
     images: bool = False
 
 
-def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
+def run(request: GcRequest, services: Services, sink: Sink) -> None:
     """List resources that belong to no fleet of this state directory, and delete those that this user created.
 
     Raises:
@@ -57,13 +57,11 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
     if orphans or not any(search.silent for search in searches):
         sink.emit(OrphansFound(tuple(orphans)))
     to_delete = [orphan for orphan in orphans if orphan.to_delete]
-    summary = OrphansDeleted(0, ())
     if to_delete:
         _confirm(len(to_delete), len(orphans), services)
         with explain_interrupt("fleet gc was interrupted; resources may be left and incur cost", Again({})):
             left = [name for search in searches for name in search.delete()]
-        summary = OrphansDeleted(len(to_delete) - len(left), tuple(left))
-        sink.emit(summary)
+        sink.emit(OrphansDeleted(len(to_delete) - len(left), tuple(left)))
         if left:
             raise FleetError(
                 f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("gc")]
@@ -74,7 +72,6 @@ def run(request: GcRequest, services: Services, sink: Sink) -> OrphansDeleted:
             hint="repeat the command when the zone answers",
             next_steps=[Step("gc")],
         )
-    return summary
 
 
 def _confirm(to_delete: int, total: int, services: Services) -> None:

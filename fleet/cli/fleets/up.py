@@ -46,17 +46,11 @@ RETRY_LONGEST_S = 600.0
 _UNCHANGED = "fleet up was interrupted; nothing was changed"
 
 
-@dataclass(frozen=True)
-class UpSummary:
-    """The fleet as it is now; nothing in it after a dry run."""
-
-    fleet: str
-    hosts: tuple[Host, ...] = ()
-    created: tuple[str, ...] = ()
-
-
-def run(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummary:
+def run(request: planning.UpRequest, services: Services, sink: Sink) -> Sequence[str]:
     """Create or repair the requested fleet, and check that every host answers.
+
+    Returns:
+        Names of the instances that were created.
 
     Raises:
         UsageError: the request is invalid, or costs money or loses results and no user can be asked; nothing was
@@ -68,7 +62,7 @@ def run(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummar
         return _up(request, services, sink)
 
 
-def _up(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummary:
+def _up(request: planning.UpRequest, services: Services, sink: Sink) -> Sequence[str]:
     directory = services.store.fleet(request.fleet)
     record = directory.read() if directory.exists() else None
     with explain_interrupt(_UNCHANGED, Again({}, "up")):
@@ -77,7 +71,7 @@ def _up(request: planning.UpRequest, services: Services, sink: Sink) -> UpSummar
         planning.confirm_programs(request, spec, record, services, sink)
         agreed = planning.confirm_price(request, spec, record, services, sink)
     if request.dry_run:
-        return UpSummary(request.fleet)
+        return ()
     with services.store.lock(request.fleet, "up"):
         with explain_interrupt(_UNCHANGED, Again({}, "up")):
             planned_for, record = record, directory.read() if directory.exists() else None
@@ -122,7 +116,7 @@ class _Up:
     sink: Sink
     _created: bool = False
 
-    def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> UpSummary:
+    def run(self, record: FleetRecord | None, before: Sequence[Instance], steps: Plan) -> Sequence[str]:
         """Carry out `steps`.
 
         Raises:
@@ -156,7 +150,7 @@ class _Up:
                 f"fleet up was interrupted, but fleet {self.spec.name!r} is up",
                 next_steps=[Step("status"), Step("down")],
             ) from None
-        return UpSummary(self.spec.name, tuple(hosts), steps.create)
+        return steps.create
 
     def _explain_failure(
         self,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import typer
 
@@ -86,15 +85,11 @@ class TrainRequest(programs.ProgramRequest):
         )
 
 
-class TrainSummary(NamedTuple):
-    """The job that was started, and its result if it was followed to its end."""
-
-    job: str
-    result: records.JobResult | None = None
-
-
-def run(request: TrainRequest, services: Services, sink: Sink) -> TrainSummary:
+def run(request: TrainRequest, services: Services, sink: Sink) -> str:
     """Start a job on all hosts of a fleet, and follow it unless asked not to.
+
+    Returns:
+        The job; empty after a dry run.
 
     Raises:
         UsageError: the script or an option is wrong; nothing was started.
@@ -189,7 +184,7 @@ class _Training:
     origin: Origin | None
     sink: Sink
 
-    def run(self, started_jobs: list[str]) -> TrainSummary:
+    def run(self, started_jobs: list[str]) -> str:
         """Start the job and follow it; append it to `started_jobs` as soon as it runs."""
         directory, services, shown = self.fleet.directory, self.fleet.services, programs.shown(self.program.entry)
         with contextlib.ExitStack() as stack:
@@ -202,7 +197,7 @@ class _Training:
             commits = self._plan(job, record, clients)
             if self.request.dry_run:
                 self._show(record, commits)
-                return TrainSummary(job="")
+                return ""
             record = replace(record, last_job=job, last_script=shown)
             with defer_interrupts():
                 pull_to = str(_absolute(self.request.pull)) if self.request.pull else ""
@@ -327,7 +322,7 @@ class _Training:
 
     # --- the running job --------------------------------------------------------------------------------------------
 
-    def _follow(self, clients: Sequence[AgentClient], commit: records.Commit) -> TrainSummary:
+    def _follow(self, clients: Sequence[AgentClient], commit: records.Commit) -> str:
         request, fleet, job = self.request, self.fleet, commit.job
         event = started(commit, fleet.services.clock())
         self.sink.emit(queued_event(event, commit.after) if commit.after else event)
@@ -360,12 +355,12 @@ class _Training:
             pull = self._text("pull", job)
             text = f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"
             self.sink.emit(Note(text))
-        return TrainSummary(job)
+        return job
 
     def _text(self, *words: str) -> str:
         return Step(*words).text(self.request.fleet)
 
-    def _finish(self, job: str, clients: Sequence[AgentClient], ended: Ended) -> TrainSummary:
+    def _finish(self, job: str, clients: Sequence[AgentClient], ended: Ended) -> str:
         """Report the results of a job that has ended, or copy them if this was requested.
 
         Raises:
@@ -384,7 +379,7 @@ class _Training:
                 except FleetError as error:
                     failed = error
         try:
-            result = outcome_or_raise(ended)
+            outcome_or_raise(ended)
         except FleetError as error:
             if failed is not None:
                 self.sink.emit(warning_of(job, request.fleet, failed))
@@ -394,7 +389,7 @@ class _Training:
             raise
         if failed is not None:
             raise failed
-        return TrainSummary(job, result)
+        return job
 
 
 def commit_all(

@@ -44,15 +44,9 @@ def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
             alternatives = ["".join(choice) for choice in product(*parts)]
         case ast.IfExp():
             alternatives = [*texts(node.body, names), *texts(node.orelse, names)]
-        case ast.BinOp():
-            alternatives = [
-                left + right for left, right in product(texts(node.left, names), texts(node.right, names))
-            ]
         case ast.Name():
             values = [value for value in names.get(node.id, []) if not isinstance(value, ast.Name)]
             alternatives = [text for value in values for text in texts(value, names)]
-        case ast.BoolOp():
-            alternatives = [text for value in node.values for text in texts(value, names)]
         case ast.Call(func=ast.Attribute(attr="join"), args=[ast.List(elts=words)]):
             alternatives = [shlex.join(literals(words, names))]
     return alternatives

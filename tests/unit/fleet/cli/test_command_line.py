@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.cli.application import root_command
 from fleet.cli.command_line import CommandLine, Option, parse, separate_jobs
 
 OPTIONS = (
@@ -78,3 +79,21 @@ def test_secrets_are_left_out_unless_they_come_from_variables(typed_words: tuple
 )
 def test_numbers_of_jobs_are_operands(arguments: str, separated: str) -> None:
     assert separate_jobs(arguments.split(), OPTIONS) == separated.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "parsed"),
+    [
+        ("--job", "--job -1"),
+        ("1 --job", "1 --job -1"),
+        ("--job 1", "--job -1 1"),
+        ("--job worker-1 --fleet demo", "--job -1 worker-1 --fleet demo"),
+        ("1 --job -2", "1 --job -2"),
+        ("1 --job baseline", "1 --job baseline"),
+        ("--job 20261122-194348-ecf6 1", "--job 20261122-194348-ecf6 1"),
+        ("1 --job -- env --job 3", "1 --job -1 -- env --job 3"),
+        ("1 -- env --job 3", "1 -- env --job 3"),
+    ],
+)
+def test_the_job_of_ssh_is_optional(typed: str, parsed: str) -> None:
+    assert root_command("ssh").commands["ssh"].complete(typed.split()) == parsed.split()

@@ -9,6 +9,7 @@ import pytest
 
 from fleet.cli import app as cli
 
+TEMPLATE = Path(__file__).parents[4] / "inventories" / "fleet.local.toml"
 RARE = {"up": "--reservation", "train": "--link-timeout"}
 
 
@@ -26,6 +27,11 @@ def test_the_help_has_everyday_options_and_help_all_the_others(
     assert len(everyday) <= 25
     assert everyday < everything
     assert RARE[command] in everything - everyday
+
+
+def test_the_template_shows_options_of_train() -> None:
+    text = TEMPLATE.read_text().partition("[train]")[2]
+    assert re.findall(r"^# ([\w-]+) =", text, re.MULTILINE) == ["restarts", "hang-timeout", "link-timeout"]
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: Worl
         return World._confirm(world, question)
 
     world.answers = [True]
-    summary = run(ASKED, replace(world.services(), confirm=confirm), world.sink)
+    created = run(ASKED, replace(world.services(), confirm=confirm), world.sink)
     assert seen == [([], False)]
     assert world.asked == ["Proceed?"]
     assert world.sink.events[0] == Quoted("demo", "gce", "p", 2, OFFERS, False, "2026-11-01", 8 * 3600)
-    assert summary.created == ("worker-0", "worker-1")
+    assert created == ("worker-0", "worker-1")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_no_and_a_dry_run_touch_nothing(world: World, dry: bool) -> None:
     world.answers = [] if dry else [False]
     request = UpRequest("demo", ASKED.given, dry_run=dry)
     if dry:
-        assert run(request, world.services(), world.sink).created == ()
+        assert run(request, world.services(), world.sink) == ()
     else:
         with pytest.raises(CancelledError, match="nothing was created"):
             run(request, world.services(), world.sink)
