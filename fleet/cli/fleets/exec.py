@@ -128,8 +128,7 @@ class _Execution:
         return fan_out(hosts, self._run_on, limit=len(hosts), abort=self._sever)
 
     def _run_on(self, host: Host) -> int:
-        from fleet.remote.ssh.command import run_remote
-        from fleet.remote.ssh.connection import connect, share_window
+        from fleet.remote.ssh.connection import connect, run_remote, share_window
 
         if (error := self._started.get(host.name)) is not None:
             raise error  # the command may have run: it is never repeated

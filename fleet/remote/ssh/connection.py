@@ -1,5 +1,7 @@
 """Open an SSH connection to a host, with the keys and the host key that its provider named and no other settings.
 
+`run_remote` runs one command on it and passes its output on while it runs.
+
 Paramiko bounds neither packets nor buffers, and waits for some answers without a deadline: `GuardedSocket` and
 `limited` do.
 """
@@ -13,6 +15,7 @@ import errno
 import functools
 import logging
 import os
+import select
 import shlex
 import socket
 import subprocess
@@ -64,6 +67,15 @@ _LOGIN_MAX = 256 * 1024  # bytes before the login succeeds; with OpenSSH they ar
 _REFUSAL_MAX = 64  # bytes; a server that accepts the connection sends more before it can close it
 _PACKETS_MAX = 512 * 1024  # bytes in a period of which none reaches a session: four packets, or 300 key exchanges
 _PERIOD_S = 60.0  # OpenSSH exchanges keys once an hour, or after some data
+
+ANSWER_S = 20.0  # until a command starts
+_TICK_S = 0.5
+_LINGER_S = 1.0  # for output of processes that the command left running
+_EXIT_S = 5.0
+_READ = 64 * 1024
+
+OnOutput = Callable[[str, bytes], None]
+"""Called with the stream, ``stdout`` or ``stderr``, and its bytes; with no bytes now and then."""
 
 # Without a handler, Python prints paramiko's own reports of broken connections on stderr.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -321,6 +333,13 @@ class HostConnection:
             session.exec_command(command)
         return session
 
+    def ended(self, session: paramiko.Channel, doing: str) -> FleetError:
+        """Return the error of a session whose connection ended during an action."""
+        error = session.get_transport().get_exception() or EOFError()
+        return translate(self.host, error, doing) or UnreachableError(
+            f"{where(self.host)} is gone", cause=str(error), next_steps=[Step("status")]
+        )
+
     def close(self) -> None:
         """Close the connection; repeated calls do nothing."""
         self.sever()
@@ -355,18 +374,16 @@ def connect(
         require_agreed(host)
     pinned = _pinned_key(host)
     ends_at = time.monotonic() + connect_timeout_s
-
-    def left_s() -> float:
-        return max(0.1, round(ends_at - time.monotonic(), 1))
-
-    for pause_s in _PAUSES_S:
+    pauses = iter(_PAUSES_S)
+    while True:
         try:
-            return _connect(host, pinned, key_path, left_s(), window or WINDOW)
+            left_s = max(0.1, round(ends_at - time.monotonic(), 1))
+            return _connect(host, pinned, key_path, left_s, window or WINDOW)
         except _ClosedAtOnceError:  # too many connections to this host have not logged in yet: MaxStartups of sshd
+            pause_s = next(pauses, connect_timeout_s)
             if time.monotonic() + pause_s >= ends_at:
-                break
+                raise
             time.sleep(pause_s)
-    return _connect(host, pinned, key_path, left_s(), window or WINDOW)
 
 
 class _ClosedAtOnceError(UnreachableError):
@@ -394,8 +411,12 @@ def _reach(
     stack: contextlib.ExitStack, host: Host, timeout_s: float, window: int
 ) -> tuple[Proxy | None, GuardedSocket]:
     """Return the program that carries the connection, if there is one, and the socket; the stack closes both."""
-    proxy = _started_proxy(host) if host.proxy else None
-    if proxy is not None:
+    proxy = None
+    if host.proxy:
+        try:
+            proxy = Proxy(host.proxy)
+        except OSError as error:
+            raise _proxy_failed(host, f"{host.proxy[0]}: {error.strerror}") from error
         stack.callback(proxy.close)
     with translated(host):
         guard = GuardedSocket(proxy.socket if proxy else _dial(host, timeout_s), window)
@@ -440,18 +461,6 @@ def _open(connection: HostConnection, timeout_s: float, proxy: Proxy | None, key
         connection.transport.set_keepalive(KEEPALIVE_S)
 
 
-def _started_proxy(host: Host) -> Proxy:
-    """Start the program that carries the connection to `host`.
-
-    Raises:
-        UnreachableError: it cannot be started.
-    """
-    try:
-        return Proxy(host.proxy)
-    except OSError as error:
-        raise _proxy_failed(host, f"{host.proxy[0]}: {error.strerror}") from error
-
-
 def _proxy_failed(host: Host, output: str) -> UnreachableError:
     """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
@@ -493,19 +502,12 @@ def _make_connection(
 def _load_key(path: Path) -> paramiko.PKey:
     try:
         return _parsed_key(path, path.stat().st_mtime_ns)
-    except FileNotFoundError as error:
-        if path.parent.exists():
-            raise _unreadable(path, error) from error
-        raise NotFoundError(f"fleet {path.parent.name!r} was deleted meanwhile", next_steps=[Step("up")]) from error
     except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> UnreachableError:
-    cause = str(error)
-    return UnreachableError(
-        f"the fleet's key {path} cannot be read", cause=cause, next_steps=[Step("down"), Step("up")]
-    )
+        if not path.parent.exists():
+            message = f"fleet {path.parent.name!r} was deleted meanwhile"
+            raise NotFoundError(message, next_steps=[Step("up")]) from error
+        message = f"the fleet's key {path} cannot be read"
+        raise UnreachableError(message, cause=str(error), next_steps=[Step("down"), Step("up")]) from error
 
 
 @functools.lru_cache(maxsize=8)
@@ -571,3 +573,46 @@ def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
                 raise _proxy_failed(host, proxy.last_output()) from error
             raise
         return f"{key.get_name()} {key.get_base64()}"
+
+
+def run_remote(connection: HostConnection, command: str, on_output: OnOutput) -> int:
+    """Run a command line, and return its exit code.
+
+    Args:
+        connection: Connection to the host; the command ends if it is severed.
+        command: The command line, for the shell of the host.
+        on_output: Takes the output.
+
+    Raises:
+        UnreachableError: the connection broke, or the host does not start the command.
+    """
+    session = connection.execute(command, ANSWER_S, "starting the command")
+    _read_all(connection, session, on_output)
+    session.status_event.wait(_EXIT_S)
+    if session.exit_status < 0:
+        raise connection.ended(session, "running the command")
+    return int(session.exit_status)
+
+
+def _read_all(connection: HostConnection, session: paramiko.Channel, on_output: OnOutput) -> None:
+    """Pass the output on until its end, or until the command has ended and is quiet."""
+    readable = select.poll()  # select() takes no descriptor above 1023
+    readable.register(session.fileno(), select.POLLIN)
+    last_at = time.monotonic()
+    while True:
+        ended = session.eof_received or session.closed
+        readable.poll(_TICK_S * 1000)
+        read = []
+        if session.recv_ready():
+            read.append(("stdout", session.recv(_READ)))
+        if session.recv_stderr_ready():
+            read.append(("stderr", session.recv_stderr(_READ)))
+        for stream, data in read:
+            connection.has_read(len(data))
+            on_output(stream, data)
+        if read:
+            last_at = time.monotonic()
+            continue
+        if ended or (session.exit_status_ready() and time.monotonic() - last_at > _LINGER_S):
+            return
+        on_output("stdout", b"")

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import paramiko
 
-from fleet.errors import FleetError, NotReadyError, UnreachableError
+from fleet.errors import FleetError, NotReadyError
 from fleet.remote.client import ANSWER_S, AgentClient, Transport
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.ssh.connection import HostConnection, connect
-from fleet.remote.ssh.errors import login_step, translate
+from fleet.remote.ssh.errors import login_step
 from fleet.steps import Step
 from provision.model import Host
 from train import pack
@@ -285,14 +285,18 @@ class SSHTransport(Transport):
     def _refused(self, line: bytes) -> FleetError:
         word, _, reason = line.decode("utf-8", "replace").partition(" ")
         if word.encode() == pack.TOO_OLD:
-            return NotReadyError(
-                f"{where(self.connection.host)} has Python {reason} as {self._python}, and the agent needs 3.9",
-                hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
-            )
+            return self._no_python(f"has Python {reason} as {self._python}, and the agent needs 3.9")
         return NotReadyError(
             f"{where(self.connection.host)} cannot keep the agent",
             cause=reason,
             hint=f"{self.connection.host.root} must be writable on the host",
+        )
+
+    def _no_python(self, reason: str, cause: str = "") -> NotReadyError:
+        return NotReadyError(
+            f"{where(self.connection.host)} {reason}",
+            cause=cause,
+            hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
         )
 
     def _broken(self, error: Exception, deadline_s: float, doing: str) -> FleetError:
@@ -310,21 +314,13 @@ class SSHTransport(Transport):
         transport = self._session.get_transport()
         if status >= 0 or transport.is_active():
             return self._agent_ended(status, doing)
-        host = self.connection.host
-        error = transport.get_exception() or EOFError()
-        return translate(host, error, doing) or UnreachableError(
-            f"{where(host)} is gone", cause=str(error), next_steps=[Step("status")]
-        )
+        return self.connection.ended(self._session, doing)
 
     def _agent_ended(self, status: int, doing: str) -> FleetError:
         lines = self._stderr.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if status in _NOT_FOUND and not self._greeted:
-            return NotReadyError(
-                f"{where(self.connection.host)} has no {self._python} that runs",
-                cause=last,
-                hint="install Python 3.9 or later on the host, or name its interpreter: --python PATH",
-            )
+            return self._no_python(f"has no {self._python} that runs", last)
         host = self.connection.host
         if not self._greeted and _EXPIRED in last.lower():  # session.c of OpenSSH
             return NotReadyError(

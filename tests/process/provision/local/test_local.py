@@ -71,7 +71,6 @@ def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("tool", "step"),
     [
         ("apt-get", "apt-get install openssh-server"),
-        ("dnf", "dnf install openssh-server"),
         ("pacman", "pacman -S openssh"),
         ("none", ""),
     ],
@@ -84,22 +83,6 @@ def test_without_sshd_the_error_says_how_to_install_it(
         provider.check(SPEC)
     assert error.value.kind is ErrorKind.MISSING
     assert command_lines(error.value) in (step, f"sudo {step}")
-
-
-def test_sudo_is_for_those_who_are_not_root(
-    provider: LocalProvider, without_sshd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (without_sshd / "apt-get").touch(0o755)
-    steps = []
-    me = os.geteuid()
-    monkeypatch.setattr(login, "check_login", lambda: "me")
-    for user in (0, 1000):
-        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        with pytest.raises(ProviderError) as error:
-            provider.check(SPEC)
-        steps.append(command_lines(error.value))
-    monkeypatch.setattr(os, "geteuid", lambda: me)
-    assert steps == ["apt-get install openssh-server", "sudo apt-get install openssh-server"]
 
 
 def test_an_interpreter_that_does_not_exist_is_refused(provider: LocalProvider) -> None:
@@ -237,21 +220,6 @@ def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> N
     assert all(sshd.free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))
 
 
-def test_an_sshd_has_a_session_of_its_own_so_that_no_ctrl_c_reaches_it(
-    provider: LocalProvider, tmp_path: Path
-) -> None:
-    provider.create(SPEC, ["worker-0"], quiet)
-    record = Records(tmp_path / "local").read("demo", "worker-0")
-    assert record is not None
-    assert os.getsid(record.pid) == record.pid
-
-
-def test_eight_are_made_at_once(provider: LocalProvider) -> None:
-    names = [instance_name(index) for index in range(8)]
-    provider.create(dataclasses.replace(SPEC, workers=8), names, quiet)
-    assert len({host.address for host in provider.hosts(SPEC, provider.list("demo"))}) == 8
-
-
 def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
     addresses = [sshd.loopback_address("demo", index) for index in range(WORKERS_MAX)]
     assert addresses == [sshd.loopback_address("demo", index) for index in range(WORKERS_MAX)]
@@ -284,31 +252,27 @@ def test_the_configuration_accepts_only_one_user_with_a_key() -> None:
 # --- on disk ----------------------------------------------------------------------------------------------------
 
 
-def test_keys_and_directories_are_private_to_the_owner(provider: LocalProvider, tmp_path: Path) -> None:
+def test_a_host_has_private_files_a_session_of_its_own_and_a_key(provider: LocalProvider, tmp_path: Path) -> None:
     provider.create(SPEC, ["worker-0"], quiet)
-    directory = tmp_path / "local" / "demo-worker-0"
-    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    directory, records = tmp_path / "local" / "demo-worker-0", Records(tmp_path / "local")
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / "host_key").stat().st_mode) == 0o600
     assert (directory / "authorized_keys").read_text() == KEY + "\n"
-
-
-def test_a_host_without_its_own_interpreter_has_the_program_s(provider: LocalProvider, tmp_path: Path) -> None:
-    provider.create(SPEC, ["worker-0"], quiet)
     [instance] = provider.list()
     host = provider.hosts(SPEC, [instance])[0]
-    assert host.python == sys.executable
-    assert host.root == str(tmp_path / "local" / "demo-worker-0" / "fleet")
-    assert host.private_address == host.address
-    assert host.key_alias == f"local.{instance.id}"
+    assert (host.python, host.root) == (sys.executable, str(directory / "fleet"))
+    assert (host.private_address, host.key_alias) == (host.address, f"local.{instance.id}")
     assert (instance.zone, instance.price_usd_h) == ("localhost", 0.0)
-
-
-def test_a_host_whose_key_is_gone_is_an_error(provider: LocalProvider, tmp_path: Path) -> None:
-    provider.create(SPEC, ["worker-0"], quiet)
-    (tmp_path / "local" / "demo-worker-0" / "host_key.pub").unlink()
+    record = records.read("demo", "worker-0")
+    assert record is not None
+    assert os.getsid(record.pid) == record.pid  # Ctrl-C on a terminal does not reach it
+    (directory / "host_key.pub").unlink()
     with pytest.raises(ProviderError, match="the host key of worker-0 in fleet demo is missing"):
         provider.hosts(SPEC, provider.list())
+    records.write(dataclasses.replace(record, pid=os.getpid()))  # the number of another process
+    assert provider.list("demo")[0].state is InstanceState.STOPPED
+    provider.delete(provider.list("demo"), quiet)
+    assert not processes.listens(record.pid, record.id)
 
 
 def test_records_come_back_as_they_were_written_in_the_order_of_the_index(tmp_path: Path) -> None:
@@ -340,19 +304,6 @@ def test_a_record_that_cannot_be_read_is_listed_and_can_be_deleted(
     provider.delete([instance], quiet)
     assert not directory.exists()
     assert not record.exists()
-
-
-def test_a_process_that_has_the_number_of_a_dead_sshd_is_not_taken_for_it(
-    provider: LocalProvider, tmp_path: Path
-) -> None:
-    provider.create(SPEC, ["worker-0"], quiet)
-    records = Records(tmp_path / "local")
-    record = records.read("demo", "worker-0")
-    assert record is not None
-    records.write(dataclasses.replace(record, pid=os.getpid()))
-    assert provider.list("demo")[0].state is InstanceState.STOPPED
-    provider.delete(provider.list("demo"), quiet)
-    assert not processes.listens(record.pid, record.id)
 
 
 # --- deleting ---------------------------------------------------------------------------------------------------
