@@ -16,6 +16,7 @@ from provision.gce.options import GceOptions
 from provision.ledger import cost_usd
 from provision.local.options import LocalOptions
 from provision.model import FleetSpec, Host, Instance, InstanceState
+from provision.provider import Journal
 from tests.next_steps import next_lines
 from tests.program import Program
 
@@ -193,3 +194,12 @@ def test_commands_that_only_read_report_a_state_directory_that_is_a_file(program
         ran = program.run(*command, code=2, env={"FLEET_STATE_DIR": str(program.state / "fleet")})
         assert ran.err.startswith("error: the state directory ")
         assert "cannot be read\ncause: Not a directory" in ran.err
+
+
+def test_the_journal_of_the_providers_knows_the_fleets_of_this_directory_alone(store: Store) -> None:
+    journal: Journal = store.journal
+    journal.intend("demo", "insert", request_id="1")
+    assert (journal.intents("demo"), store.names()) == ([], [])
+    store.fleet("demo").create()
+    journal.intend("demo", "insert", request_id="2")
+    assert [entry["request_id"] for entry in journal.intents("demo")] == ["2"]
