@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from fleet.errors import NotReadyError
 from fleet.remote.client import ANSWER_S, STEP_S, AgentClient
-from fleet.remote.fanout import no_answer, where
+from fleet.remote.fanout import where
+from fleet.remote.results import read_records
 from fleet.remote.upload import Bundle
 from train.agent.files.contents import Receiver, check_entries, unpack_block
 from train.agent.protocol.errors import RefusedError
@@ -24,13 +23,8 @@ from train.agent.protocol.records import (
     GetBundle,
     NeedContents,
     PushFiles,
-    Record,
 )
 
-R = TypeVar("R")
-
-_SILENCE_S = 60.0  # longest time without data from an agent that reads its disk; it sends Beat every few seconds
-_PATIENCE_S = 3600.0  # longest time that a host may only send Beat
 _LONGEST_PATH = 4096  # characters
 
 
@@ -53,26 +47,14 @@ def push_files(
     """
     doing = "comparing the files"
     agent.transport.send(PushFiles(directory, bundle.entries, agent.host.private_address), doing=doing)
-    need = _answer(agent, NeedContents, doing)
+    need = agent.checked(next(read_records(agent, doing, long=True)), NeedContents)
     following = agent.provide(need, bundle, agent.host.private_address, on_progress, "the files")
-    stored = _answer(agent, FilesStored, "storing the files", following)
+    if following is None or isinstance(following, Beat):
+        following = next(read_records(agent, "storing the files"))
+    stored = agent.checked(following, FilesStored)
     if len(stored.directory) > _LONGEST_PATH or not 0 <= stored.written <= len(bundle.entries):
         raise agent.unexpected(stored)
     return stored
-
-
-def _answer(agent: AgentClient, kind: type[R], doing: str, first: Record | None = None) -> R:
-    """Return the next record that is not Beat; `first` was received already."""
-    began = time.monotonic()
-    while True:
-        record = first or agent.transport.receive(_SILENCE_S, doing, long=kind is NeedContents)[0]
-        first = None
-        if isinstance(record, kind):
-            return record
-        if not isinstance(record, Beat):
-            raise agent.unexpected(record)
-        if time.monotonic() - began > _PATIENCE_S:
-            raise no_answer(agent.host, _PATIENCE_S, doing)
 
 
 def get_bundle(agent: AgentClient, job: str) -> BundleInfo:
@@ -84,14 +66,12 @@ def get_bundle(agent: AgentClient, job: str) -> BundleInfo:
     """
     doing = "listing the files of the job"
     agent.transport.send(GetBundle(job, agent.host.name), doing=doing)
-    record, _ = agent.transport.receive(STEP_S, doing, long=True)
-    if not isinstance(record, BundleInfo):
-        raise agent.unexpected(record)
+    info = agent.checked(agent.transport.receive(STEP_S, doing, long=True)[0], BundleInfo)
     try:
-        check_entries(record.entries)
+        check_entries(info.entries)
     except RefusedError as error:
         raise NotReadyError(f"{where(agent.host)} sent an invalid list of files", cause=str(error)) from None
-    return record
+    return info
 
 
 def contents_of(entries: Sequence[Entry]) -> dict[str, int]:
@@ -113,11 +93,10 @@ def fetch_contents(agent: AgentClient, entries: Sequence[Entry], directory: Path
     try:
         while True:
             record, data = agent.transport.receive(ANSWER_S, doing)
-            if not isinstance(record, Chunk):
-                raise agent.unexpected(record)
-            if not record.payload:
+            chunk = agent.checked(record, Chunk)
+            if not chunk.payload:
                 break
-            receiver.feed(unpack_block(data, record.size))
+            receiver.feed(unpack_block(data, chunk.size))
         receiver.finish()
     except RefusedError:
         raise NotReadyError(f"{where(agent.host)} sent other contents than those of the job") from None

@@ -72,7 +72,6 @@ STOP_MARGIN_S = 20.0
 
 _CLOCK_READINGS = 4  # of which the shortest round trip counts
 _RELEASE_MARGIN_S = 60.0
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Pattern of the identifiers of jobs and of the names of tasks."""
@@ -224,11 +223,11 @@ class AgentClient:
         self.transport.send(request, doing=doing)
         record, _ = self.transport.receive(PREPARE_S, doing, long=True)
         if not isinstance(record, NeedContents):
-            return self._checked(record, Prepared)
+            return self.checked(record, Prepared)
         if bundle is None and record.objects:
             raise self.unexpected(record)
         following = self.provide(record, bundle, request.address, on_progress) if bundle is not None else None
-        return self._checked(following, Prepared) if following else self._answer(Prepared, PREPARE_S, doing)
+        return self.checked(following, Prepared) if following else self._answer(Prepared, PREPARE_S, doing)
 
     def provide(
         self,
@@ -364,7 +363,7 @@ class AgentClient:
             self._pass_contents(need, source)
             answer = self._answer(Prepared, PREPARE_S, doing)
         else:
-            answer = self._checked(need, Prepared)
+            answer = self.checked(need, Prepared)
         before = {member.slot: member for member in commit.members}
         task = before[name].task if name in before else ""  # a slot of `joinable` has none before it has joined
         members = [*{**before, name: answer.member._replace(task=task)}.values()]
@@ -382,7 +381,7 @@ class AgentClient:
         chunk = Chunk(1)
         while chunk.payload:
             record, data = source.transport.receive(ANSWER_S, doing)
-            chunk = source._checked(record, Chunk)
+            chunk = source.checked(record, Chunk)
             self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
 
     def follow(self, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
@@ -422,7 +421,7 @@ class AgentClient:
         record, _ = self.transport.receive(ANSWER_S, doing)
         if isinstance(record, End):
             return None
-        report = self._checked(record, JobReport)
+        report = self.checked(record, JobReport)
         if not is_report(report, self.host.name):
             raise self.unexpected(record)
         return report
@@ -471,7 +470,7 @@ class AgentClient:
                 doing = f"{record.step} ({record.detail})" if record.detail else record.step
                 on_step(record)
             else:
-                return self._checked(record, answer)
+                return self.checked(record, answer)
 
     def _pip(self, request: NeedPip) -> tuple[PipWheel, bytes]:
         """Return the answer to a host without pip, and the bytes that follow it."""
@@ -491,9 +490,14 @@ class AgentClient:
 
     def _answer(self, kind: type[R], deadline_s: float, doing: str) -> R:
         record, _ = self.transport.receive(deadline_s, doing, long=kind is JoinInfo)
-        return self._checked(record, kind)
+        return self.checked(record, kind)
 
-    def _checked(self, record: Record, kind: type[R]) -> R:
+    def checked(self, record: Record, kind: type[R]) -> R:
+        """Return a record that has the requested type.
+
+        Raises:
+            FleetError: it has another type, or is a refusal.
+        """
         if isinstance(record, kind):
             return record
         raise self.unexpected(record)

@@ -37,18 +37,6 @@ class Stamp(NamedTuple):
         return now_ns - max(self.mtime_ns, self.ctime_ns) > SETTLED_NS
 
 
-class HashedFile(NamedTuple):
-    """A file's content when it was read.
-
-    Attributes:
-        sha256: Hash of the content.
-        size: Size in bytes.
-    """
-
-    sha256: str
-    size: int
-
-
 class HashCache:
     """Hashes by path, valid while size, times, inode, and device of the file are the same.
 
@@ -61,8 +49,8 @@ class HashCache:
         self._old = _load(path)
         self._used: dict[str, list[Any]] = {}
 
-    def hash(self, path: str) -> HashedFile:
-        """Return the hash of a file, which is only read if it has changed.
+    def hash(self, path: str) -> tuple[str, int]:
+        """Return the hash and the size in bytes of a file, which is only read if it has changed.
 
         Raises:
             OSError: the file cannot be read.
@@ -72,11 +60,11 @@ class HashCache:
         cached = self._old.get(path)
         if cached is not None and cached[:-1] == [*stamp]:
             self._used[path] = cached
-            return HashedFile(str(cached[-1]), stamp.size)
+            return str(cached[-1]), stamp.size
         digest, size = hash_file(path)
         if size == stamp.size and stamp.is_settled(began_ns):
             self._used[path] = [*stamp, digest]
-        return HashedFile(digest, size)
+        return digest, size
 
     def save(self) -> None:
         """Write the hashes that were used, and older ones up to the limit."""

@@ -38,9 +38,9 @@ MOST_FILES = 300_000
 """Maximum number of results of one task; an endless list must not exhaust the memory of this computer."""
 
 _JOBS_BYTES = 64 << 20  # maximum size of a list of jobs,
-_FILES_BYTES = 256 << 20  # and of files, for the same reason
+FILES_BYTES = 256 << 20  # and of files, for the same reason
 _JOBS_PATIENCE_S = 600.0  # longest time that a host may only send Beat while it measures the disk use of its jobs,
-_FILES_PATIENCE_S = 3600.0  # or reads one file
+FILES_PATIENCE_S = 3600.0  # or reads one file
 _SLOWEST = 1024  # minimum bytes per second of contents,
 _FILE_S = 1.0  # and time for each file, in addition to one minute
 _MOST_JOBS = 20_000
@@ -89,7 +89,7 @@ def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
     agent.transport.send(ListJobs(list(jobs)), doing=doing)
     stored: dict[tuple[str, str, str], StoredJob] = {}
     disk = DiskSpace("", 0, 0)
-    for record in _records(agent, doing):
+    for record in read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES):
         if isinstance(record, StoredJob) and _is_job(record) and len(stored) < _MOST_JOBS:
             stored[record.job, record.slot, record.directory] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
@@ -98,7 +98,7 @@ def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
             return Store(tuple(stored.values()), disk)
         else:
             raise agent.unexpected(record)
-    raise AssertionError  # _records only ends with an error
+    raise AssertionError  # read_records only ends with an error
 
 
 def list_files(
@@ -124,7 +124,7 @@ def list_files(
     doing = "listing its results"
     agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas), list(names)), doing=doing)
     entries: list[FileEntry] = []
-    for record in _records(agent, doing, on_entry, patience_s=_FILES_PATIENCE_S, most=_FILES_BYTES):
+    for record in read_records(agent, doing, on_entry):
         if isinstance(record, FilesListed):
             notes = tuple(note[:_LONGEST_PATH] for note in record.notes[:_MOST_NOTES])
             return Listing(tuple(entries), record.fingerprint[:64], notes)
@@ -138,7 +138,7 @@ def list_files(
             )
         on_entry()
         entries.append(entry)
-    raise AssertionError  # _records only ends with an error
+    raise AssertionError  # read_records only ends with an error
 
 
 def _shortened(entry: FileEntry) -> FileEntry:
@@ -188,23 +188,35 @@ def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> JobsPruned:
     """
     doing = "deleting jobs"
     agent.transport.send(PruneJobs(list(jobs)), doing=doing)
-    record = next(_records(agent, doing))
-    if isinstance(record, JobsPruned) and _are_counts(record.freed):
-        return record
-    raise agent.unexpected(record)
+    records = read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES)
+    pruned = agent.checked(next(records), JobsPruned)
+    if not _are_counts(pruned.freed):
+        raise agent.unexpected(pruned)
+    return pruned
 
 
-def _records(
+def read_records(
     agent: AgentClient,
     doing: str,
     on_beat: Callable[[], None] = lambda: None,
     *,
-    patience_s: float = _JOBS_PATIENCE_S,
-    most: int = _JOBS_BYTES,
+    patience_s: float = FILES_PATIENCE_S,
+    most: int = FILES_BYTES,
+    long: bool = False,
 ) -> Iterator[Record]:
+    """Yield the records that an agent sends while it reads its disk, without Beat.
+
+    Args:
+        agent: Agent of the host.
+        doing: The action, for errors.
+        on_beat: Called for each Beat.
+        patience_s: Longest time in which the host may only send Beat.
+        most: Maximum size of all records in bytes.
+        long: A record may list all files of a job.
+    """
     host, began, news_at = agent.host, agent.transport.received, time.monotonic()
     while True:
-        record, _ = agent.transport.receive(SILENCE_S, doing)
+        record, _ = agent.transport.receive(SILENCE_S, doing, long=long)
         if agent.transport.received - began > most:
             raise NotReadyError(f"{where(host)} sends more than {readable_size(most)} while {doing}")
         if not isinstance(record, Beat):

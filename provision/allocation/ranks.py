@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.inventory.allocation import expand_nodelist, parse_nodefile
@@ -79,9 +79,7 @@ def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read
             hint="start it with srun, pbsdsh, or mpiexec, or give --rank, --size, and --rendezvous",
         )
     if given.nodes:
-        launch = Launch(
-            launch.rank, launch.size, expand_nodelist(given.nodes), launch.job, launch.directory, launch.shared
-        )
+        launch = replace(launch, nodes=expand_nodelist(given.nodes))
     if launch.size and not 0 <= launch.rank < launch.size <= RANKS_MAX:
         raise InventoryError(f"rank {launch.rank} of {launch.size} processes is invalid", cause="ranks start at 0")
     return launch

@@ -278,12 +278,11 @@ def _find_sshd() -> str:
 
 
 def _instance(record: Record) -> Instance:
-    if not record.port or record.deleting:
-        state = InstanceState.STARTING if record.id and not record.deleting else InstanceState.STOPPED
-    elif processes.listens(record.pid, record.id):
+    state = InstanceState.STOPPED
+    if record.id and not record.port and not record.deleting:
+        state = InstanceState.STARTING
+    elif record.port and not record.deleting and processes.listens(record.pid, record.id):
         state = InstanceState.RUNNING
-    else:
-        state = InstanceState.STOPPED
     return Instance(
         record.name,
         record.fleet,

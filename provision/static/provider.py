@@ -18,13 +18,7 @@ from provision.ssh_config.programs import AcceptedPrograms, agree, programs_of_s
 from provision.ssh_config.routes import KnownKeys, Route, known_keys, resolve_route
 from provision.static.assignments import Assignment, Assignments
 from provision.static.options import StaticOptions
-from provision.static.selection import (
-    SelectedHost,
-    map_parallel,
-    read_selection,
-    select_entries,
-    select_hosts,
-)
+from provision.static.selection import SelectedHost, map_parallel, read_selection, select_entries, select_hosts
 
 DIRECTORY = ".fleet"
 """Of all fleets on a host, in the login directory."""
@@ -96,9 +90,7 @@ class StaticProvider(Provider):
         Raises:
             ProviderError: the inventory does not have these hosts.
         """
-        assignments = {
-            assignment.name: assignment for assignment in self._assignments.read(spec.name) if assignment.id
-        }
+        assignments = {each.name: each for each in self._assignments.read(spec.name) if each.id}
         if not set(names) <= set(assignments):
             self._accepted.require(self.programs(spec))
             now = time.time()
@@ -106,9 +98,7 @@ class StaticProvider(Provider):
                 name = instance_name(index)
                 if name in names and name not in assignments:
                     assignments[name] = _assignment(spec.name, name, selected, now)
-            self._assignments.write(
-                spec.name, sorted(assignments.values(), key=lambda assignment: index_of(assignment.name))
-            )
+            self._assignments.write(spec.name, sorted(assignments.values(), key=lambda each: index_of(each.name)))
         for name in dict.fromkeys(names):
             progress(name, "ready")
 
@@ -150,10 +140,9 @@ class StaticProvider(Provider):
             fleet: Name of the fleet.
             keys: Host keys by instance name, each ``ssh-ed25519 AAAA…``.
         """
-        assignments = self._assignments.read(fleet)
         pinned = [
-            dataclasses.replace(assignment, host_key=keys.get(assignment.name, assignment.host_key))
-            for assignment in assignments
+            dataclasses.replace(each, host_key=keys.get(each.name, each.host_key))
+            for each in self._assignments.read(fleet)
         ]
         self._assignments.write(fleet, pinned)
 
@@ -164,9 +153,7 @@ class StaticProvider(Provider):
         """
         for instance in instances:
             progress(instance.name, "deleting")
-            left = [
-                assignment for assignment in self._assignments.read(instance.fleet) if assignment.id != instance.id
-            ]
+            left = [each for each in self._assignments.read(instance.fleet) if each.id != instance.id]
             self._assignments.write(instance.fleet, left)
             progress(instance.name, "deleted")
 
@@ -295,7 +282,6 @@ def _check_machines_differ(assignments: Sequence[Assignment], hosts: Sequence[Ho
 
 
 def _program(name: str) -> Finding:
-    path = shutil.which(name)
-    if path is None:
-        return Finding(name, False, f"{name} is not installed on this computer", next_steps=install_openssh("client"))
-    return Finding(name, True, f"{name} is {path}")
+    if path := shutil.which(name):
+        return Finding(name, True, f"{name} is {path}")
+    return Finding(name, False, f"{name} is not installed on this computer", next_steps=install_openssh("client"))

@@ -49,10 +49,6 @@ def test_the_provider_ends_an_instance_that_is_not_listed_any_more_at_its_deadli
     assert cost(1.25 * H, (H, [short])) == pytest.approx(0.25)
 
 
-def test_a_stopped_instance_costs_its_disk() -> None:
-    assert cost(5 * H, (H, [FIRST]), (4 * H, [AT_REST])) == pytest.approx(1.0 + 3 * 0.1)
-
-
 def test_a_list_shows_a_stop_and_a_start_that_no_command_saw() -> None:
     again = replace(AT_REST, state=RUNNING, started_at=4 * H)
     expected = 1 * 1.0 + 2 * 0.1 + 1 * 1.0

@@ -28,18 +28,9 @@ def test_the_error_for_a_long_name_has_its_length() -> None:
         validate_fleet_name("a" * (FLEET_NAME_LENGTH_MAX + 1))
 
 
-def test_the_first_worker_is_number_0() -> None:
-    assert instance_name(0) == "worker-0"
-
-
 @given(st.integers(min_value=0, max_value=10**9))
 def test_index_of_inverts_instance_name(index: int) -> None:
     assert index_of(instance_name(index)) == index
-
-
-def test_workers_do_not_count_from_minus_1() -> None:
-    with pytest.raises(ValueError, match="invalid worker index -1: indices start at 0"):
-        instance_name(-1)
 
 
 @pytest.mark.parametrize(

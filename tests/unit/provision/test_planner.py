@@ -77,24 +77,11 @@ def test_an_incomplete_instance_is_deleted_and_created_again(state: InstanceStat
     assert plan(spec(1), [half]) == Plan(create=("worker-0",), delete=(half,))
 
 
-def test_one_that_is_stopped_is_started_again_with_what_it_holds() -> None:
-    assert plan(spec(1), [instance(0, InstanceState.STOPPED)]) == Plan(create=("worker-0",))
-
-
-def test_an_excess_instance_is_deleted() -> None:
-    assert plan(spec(1), [instance(0), instance(1)]) == Plan(keep=(instance(0),), delete=(instance(1),))
-
-
 @given(st.integers(1, 10), st.integers(1, 10), observations())
 def test_a_resize_adds_and_releases_the_last_workers(before: int, workers: int, observed: list[Instance]) -> None:
     change = resize(before, spec(workers), plan(spec(workers), observed))
     assert change.added == tuple(instance_name(index) for index in range(before, workers))
     assert set(change.released) == {each for each in observed if index_of(each.name) >= workers}
-
-
-def test_equal_settings_do_not_conflict() -> None:
-    asked = FleetSpec("demo", "local", 2, public_key="new")
-    assert conflicts(asked, replace(asked, public_key="old")) == []
 
 
 def test_each_setting_that_differs_is_described() -> None:

@@ -31,7 +31,6 @@ HOSTS = [host(index) for index in range(10)]
     [
         ([], ""),
         (["worker-0"], "worker-0"),
-        (["worker-0", "worker-1"], "worker-[0-1]"),
         (["worker-3", "worker-1", "worker-0", "worker-2", "worker-7"], "worker-[0-3,7]"),
         (["worker-2", "worker-4"], "worker-[2,4]"),
         (["chief-0", "worker-0", "worker-1", "ps-0"], "chief-0, worker-[0-1], ps-0"),
@@ -52,11 +51,6 @@ def test_fold_names_exactly_those_it_was_given(numbers: set[int]) -> None:
         first, _, last = part.partition("-")
         named |= set(range(int(first), int(last or first) + 1))
     assert named == numbers
-
-
-def test_where_names_the_port_that_is_not_sshs_own() -> None:
-    assert where(host(1)) == "worker-1 (10.0.0.1)"
-    assert where(host(1, 2222)) == "worker-1 (10.0.0.1:2222)"
 
 
 def test_every_host_finishes_though_some_fail() -> None:

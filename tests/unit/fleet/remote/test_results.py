@@ -38,7 +38,7 @@ class RepeatingTransport:
     def send(self, *_: object, **__: object) -> None:
         """Accept a request."""
 
-    def receive(self, *_: object) -> tuple[Record, bytes]:
+    def receive(self, *_: object, **__: object) -> tuple[Record, bytes]:
         return next(self._answers), b""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.allocation.provider import AllocationProvider
-from provision.inventory.allocation import here, is_allocation, read_allocation
+from provision.inventory.allocation import here, read_allocation
 from provision.inventory.entry import Entry
 from provision.inventory.files import Location
 from provision.provider import ErrorKind, ProviderError
@@ -68,17 +68,6 @@ def test_a_node_file_that_cannot_be_read_is_refused(given: str, why: str) -> Non
     with pytest.raises(ProviderError, match=why) as refusal:
         read_allocation("pbs:1", {"PBS_JOBID": "1", "PBS_NODEFILE": given})
     assert "first node of the job" in refusal.value.hint
-
-
-def test_paths_of_files_are_no_allocations() -> None:
-    assert is_allocation("slurm:12")
-    assert is_allocation("pbs:1.server")
-    assert not is_allocation("/home/me/slurm:12")
-
-
-def test_a_limit_selects_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    inside(monkeypatch, SLURM)
-    assert [entry.name for entry in read_selection("slurm:12", "gpu0*")[1]] == ["gpu01", "gpu02", "gpu03"]
 
 
 def test_variable_files_of_the_working_directory_are_not_read(
