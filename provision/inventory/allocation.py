@@ -189,10 +189,8 @@ def _numbers(bracket: str, limit: int) -> list[str]:
     for part in bracket.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            right = (
-                f"[{part.replace(':', '/')}]" if re.fullmatch(r"[\d-]{,40}:\d{,9}", part) else "[1-9] or [01,07-10]"
-            )
-            raise ValueError(f"{_short(part)} in {_short(f'[{bracket}]')} is not a range", f"write ranges as {right}")
+            hint = "write ranges as [1-9], [01,07-10], or [1-9/2]"
+            raise ValueError(f"{_short(part)} in {_short(f'[{bracket}]')} is not a range", hint)
         first, last, step = match[1], match[2] or match[1], int(match[3] or "1")
         if step == 0 or int(last) < int(first):
             raise ValueError(f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")

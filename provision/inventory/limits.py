@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import ipaddress
 import re
 
 from provision.bounds import CpuLimitError, limit_cpu
 from provision.inventory.files import InventoryError
 from provision.inventory.groups import Groups
+from provision.inventory.names import is_ipv6
 
 _MATCH_S = 1.0  # of CPU time
 _SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")
@@ -59,7 +59,7 @@ def split(limit: str) -> list[str]:
     words: list[str] = []
     for word in limit.split(","):
         stripped = word.strip()
-        words += [stripped] if _is_address(stripped.lstrip("&!")) else _SEPARATOR.split(stripped)
+        words += [stripped] if is_ipv6(stripped.lstrip("&!")) else _SEPARATOR.split(stripped)
     patterns = [word for word in words if word]
     for pattern in patterns:
         if pattern.startswith("@"):
@@ -121,11 +121,3 @@ def _nothing(groups: Groups, patterns: list[str]) -> InventoryError:
     if len(patterns) == 1 and patterns[0] in groups.groups:
         return InventoryError(f"group {patterns[0]!r} has no hosts")
     return InventoryError(f"--limit {':'.join(patterns)!r} selects no host")
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

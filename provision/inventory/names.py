@@ -25,7 +25,7 @@ _WORD_MAX = 1000
 
 def is_host_name(text: str) -> bool:
     """Return True if SSH accepts `text` as a host: a name of letters, digits, ``.-_``, or an IP address."""
-    return bool(_NAME.fullmatch(text)) or _is_ipv6(text)
+    return bool(_NAME.fullmatch(text)) or is_ipv6(text)
 
 
 def expand_host(text: str) -> tuple[list[str], int]:
@@ -113,7 +113,8 @@ def _range(text: str, limit: int) -> list[str]:
     return words
 
 
-def _is_ipv6(text: str) -> bool:
+def is_ipv6(text: str) -> bool:
+    """Return True if `text` is an IPv6 address."""
     try:
         return ipaddress.ip_address(text).version == 6
     except ValueError:
