@@ -37,10 +37,12 @@ class Request:
     Attributes:
         id: Its identifier.
         created: Number of instances that it created, if it failed; None: all, or unknown.
+        is_accepted: Its call was answered by an operation; an error afterwards is not that of the call.
     """
 
     id: str
     created: int | None = None
+    is_accepted: bool = False
 
 
 def require_success(errors: Collection[ApiError]) -> None:
@@ -195,10 +197,10 @@ class Account:
             yield request
         except BaseException as error:
             status = error.status if isinstance(error, ApiError) else 0
-            if status not in IN_DOUBT:
+            if status not in IN_DOUBT and not request.is_accepted:
                 self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
             else:
-                (self.answered if status else self.given_up)[request.id] = self.clock()
+                (self.answered if status or request.is_accepted else self.given_up)[request.id] = self.clock()
             raise
         self.journal.intend(fleet, CREATED, request_id=request.id, created=request.created)
 

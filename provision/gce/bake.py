@@ -134,6 +134,7 @@ def bake(account: Account, fleet: Fleet, name: str, progress: Progress) -> Image
     try:
         with account.request(fleet.name, "insert", image=name) as request:
             operation = account.api.create(("global", "images"), image, request.id)
+            request.is_accepted = True
             account.api.done(operation, f"creating image {name}")
     except ApiError as error:
         if error.status != _CONFLICT:  # another user created it at the same time

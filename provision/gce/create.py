@@ -311,6 +311,7 @@ class Attempt:
             return
         with self.account.request(self.fleet.name, "insert", policy=policy.name, region=region) as request:
             operation = api.create(("regions", region, "resourcePolicies"), policy, request.id)
+            request.is_accepted = True
             api.done(operation, "creating the placement policy")
 
     def _insert_together(self) -> list[Failure]:
@@ -324,7 +325,7 @@ class Attempt:
         with self.account.request(self.fleet.name, "bulkInsert", **self._intent()) as request:
             request.created = 0  # if the call is rejected
             operation = api.create(("zones", self.zone, "instances", "bulkInsert"), body, request.id)
-            request.created = None
+            request.created, request.is_accepted = None, True
             operation = api.wait(operation, f"creating instances in {self.zone}")
             request.created = created_count(operation)
         failures = from_operation(operation)
@@ -347,6 +348,7 @@ class Attempt:
             calls = [Call("POST", path, to_json(body)) for path, body in zip(paths, bodies, strict=True)]
             errors, begun = self.account.begun(api.each(calls, at_once=False))
             require_success([error for error in errors if error.status in IN_DOUBT])
+            request.is_accepted = bool(begun)
             ended = self._settled(begun, failed=bool(errors))
             request.created = sum(not operation.error.errors for operation in ended)
         refused = [failure for error in errors for failure in error.failures]

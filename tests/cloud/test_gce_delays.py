@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable
@@ -103,6 +104,18 @@ def test_a_call_with_an_answer_has_arrived(emulator: Emulator, make: Make, store
     steps: list[str] = []
     assert provider.delete_fleet("demo", lambda _, step: steps.append(step)) == []
     assert steps == []
+
+
+def test_an_accepted_call_is_not_forgotten_if_its_operation_cannot_be_read(emulator: Emulator, make: Make) -> None:
+    emulator.faults.add("slow-operation", match="compute.instances.bulkInsert", seconds=5)
+    emulator.faults.add("403-forbidden", match="compute.zoneOperations.wait")
+    provider, spec = make()
+    with contextlib.suppress(ProviderError):
+        provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
+    provider, _ = make()
+    assert provider.delete_fleet("demo", lambda *_: None) == []
+    emulator.settle()
+    assert (emulator.state()["instances"], emulator.state()["disks"]) == ([], [])
 
 
 ZONE, OTHER = "us-central1-a", "us-west4-b"

@@ -536,4 +536,5 @@ def _write(account: Account, fleet: Fleet, method: Literal["insert", "patch"], b
     words = ("global", "firewalls", *(() if is_new else (body.name,)))
     with account.request(fleet.name, method, firewall=body.name, project=host) as request:
         operation = account.api.create(words, body, request.id, project=host, verb="" if is_new else "PATCH")
+        request.is_accepted = True
         account.api.done(operation, "opening the firewall")
