@@ -282,8 +282,8 @@ class Api:
         report: Takes why a call is repeated.
 
     Attributes:
-        ahead_s: Seconds by which Google's clock was ahead of this one at the last answer, in multiples of 10: an
-            answer shows its time without fractions of a second, and is on its way for some time.
+        ahead_s: Seconds by which Google's clock was ahead of this one at the last answer, at least, in multiples of
+            10: an answer shows its time without fractions of a second.
     """
 
     def __init__(
@@ -682,15 +682,18 @@ class Api:
         query_text = f"?{urlencode(query)}" if query else ""
         return f"/compute/v1/projects/{project or self.project}/{'/'.join(words)}{query_text}"
 
-    def _accepted(self, answer: Any) -> Any:
-        """Return a successful answer, and compare the clocks.
+    def _accepted(self, send: Callable[[], Any]) -> Any:
+        """Return the answer of a successful call, and compare the clocks.
 
         Raises:
             ApiError: it is an error.
         """
+        asked_at = self._clock()
+        answer = send()
         with contextlib.suppress(ValueError):
             sent_at = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-            self.ahead_s = round(sent_at - self._clock(), -1)
+            nearest = min(max(sent_at, asked_at), self._clock())  # this computer's time when the answer was sent
+            self.ahead_s = round(sent_at - nearest, -1)
         if answer.status_code != 200:
             raise ApiError(from_http(answer.status_code, _body(answer)))
         return answer
@@ -714,8 +717,9 @@ class Api:
         """
         url, method = f"{self.base(service)}{path}", verb or ("GET" if body is None else "POST")
         session: Any = self._session
-        send = partial(_request_as, token) if token else session.request
-        answer = self._call(lambda: self._accepted(send(method, url, json=body, timeout=CALL_TIMEOUT_S)))
+        request = partial(_request_as, token) if token else session.request
+        send = partial(request, method, url, json=body, timeout=CALL_TIMEOUT_S)
+        answer = self._call(lambda: self._accepted(send))
         result: Json = answer.json()
         return result
 
