@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -39,11 +40,18 @@ class Delayed:
     calls: list[tuple[float, Callable[[], requests.Response]]] = field(default_factory=list)
     arrived: int = 0
     clock: Callable[[], float] = time.time
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        """Let each call arrive at its time, however slow this machine is, and not only before the next call."""
+        for at, _ in self.calls:
+            threading.Timer(max(0.0, at - self.clock()), self.arrive, [at]).start()
 
     def arrive(self, until: float = float("inf")) -> None:
         """Let the calls arrive that are due until a time."""
-        due = [call for at, call in self.calls if at <= until]
-        self.calls = [(at, call) for at, call in self.calls if at > until]
+        with self._lock:
+            due = [call for at, call in self.calls if at <= until]
+            self.calls = [(at, call) for at, call in self.calls if at > until]
         for call in due:
             self.arrived += 1
             with contextlib.suppress(requests.RequestException):  # a fault of the history

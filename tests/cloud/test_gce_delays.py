@@ -46,6 +46,7 @@ def create_late(make: Make, number: int, patch: pytest.MonkeyPatch) -> Delayed:
     with fused(fuse, patch), pytest.raises(Killed):
         provider.create(spec, ["worker-0", "worker-1"], lambda *_: None)
     assert len(fuse.delayed.calls) == 1
+    fuse.delayed.start()
     return fuse.delayed
 
 
@@ -75,6 +76,7 @@ def test_instances_are_stopped_that_a_delayed_call_starts(
     provider, spec = make()
     with fused(fuse, monkeypatch), pytest.raises(Killed):
         provider.create(spec, ["worker-0"], lambda *_: None)
+    fuse.delayed.start()
     provider, _ = make()
     with fused(Fuse(delayed=fuse.delayed), monkeypatch):
         provider.stop(provider.list("demo"), lambda *_: None)
