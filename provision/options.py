@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from provision.bounds import check_text
-from provision.durations import format_duration, seconds
-from provision.quantities import format_money
+from provision.quantities import format_duration, format_money, read_duration
 
 O = TypeVar("O", bound="ProviderOptions")  # noqa: E741
 
@@ -51,7 +50,7 @@ def _read_flag(value: Any) -> bool:
 
 def _read_duration(value: Any) -> int:
     if isinstance(value, str) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-        return round(seconds(str(value)))
+        return round(read_duration(str(value)))
     raise ValueError('must be a duration, e.g. "8h"')
 
 

@@ -17,8 +17,8 @@ from fleet.settings import NAME_VARIABLE
 from fleet.state import FleetDirectory, FleetRecord, Store, state_root
 from fleet.steps import DEFAULT_FLEET, Again
 from provision.bounds import check_text
-from provision.durations import seconds
 from provision.options import MONEY
+from provision.quantities import read_duration
 from provision.registry import NAMES
 from train.agent.protocol.records import Policy, RestartPolicy
 from train.defaults import GRACE_S
@@ -114,7 +114,7 @@ def _bounded(kind: type[int] | type[float], low: int, high: int | None) -> Calla
 parse_count = _parser(int, "is not a whole number")
 parse_text = _parser(check_text)
 """Returns a value of bounded length without control characters."""
-parse_duration = _parser(lambda given: seconds(str(given)))  # a default comes as the number that it is
+parse_duration = _parser(lambda given: read_duration(str(given)))  # a default comes as the number that it is
 """Returns a duration in seconds."""
 parse_money = _parser(
     lambda given: float(MONEY.read(float(str(given).strip().removeprefix("$")))),
@@ -128,7 +128,7 @@ def parse_since(given: str | float) -> float:
     """Return a time in seconds since the epoch: a duration before now, or a time in the local time zone."""
     text = str(given).strip()
     try:
-        return max(time.time() - seconds(text), 1.0)
+        return max(time.time() - read_duration(text), 1.0)
     except ValueError:
         pass
     try:

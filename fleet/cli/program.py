@@ -19,7 +19,7 @@ from fleet.cli.runtime import read_settings, resolve_fleet
 from fleet.errors import UsageError
 from fleet.jobs.program import ProgramRequest, environment, secrets, withheld
 from fleet.steps import Step
-from provision.durations import seconds
+from provision.quantities import read_duration
 
 RESUME, AFTER = "--resume", "--after"
 TYPED = "fleet.typed"  # key of the command line, in the context of a command
@@ -96,7 +96,7 @@ class WithResume(WithProgram):
 def is_duration(word: str) -> bool:
     """Return whether a word is a duration, such as 90s."""
     try:
-        seconds(word)
+        read_duration(word)
     except ValueError:
         return False
     return True

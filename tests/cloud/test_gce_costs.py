@@ -10,7 +10,7 @@ import pytest
 from fleet.errors import UsageError
 from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
-from provision.durations import seconds
+from provision.quantities import read_duration
 from tests.cloud.customer import Quiet, patched
 from tests.cloud.spending import LATE_S, Spender, unattended
 from tests.emulator import Emulator
@@ -130,7 +130,7 @@ def test_an_extension_is_refused_before_its_price_is_reported(
     assert step in next_lines(refused.value)
     assert not sink.events
     if "extend" in step:
-        customer.extend(seconds(next_lines(refused.value).split()[-1]))
+        customer.extend(read_duration(next_lines(refused.value).split()[-1]))
 
 
 def test_a_start_begins_the_lifetime_that_is_left(customer: Spender) -> None:

@@ -19,7 +19,6 @@ from types import MappingProxyType
 
 from google.cloud import compute_v1
 
-from provision.durations import format_duration
 from provision.gce.catalog.gpus import (
     ALL_MODELS,
     FLEX_START,
@@ -49,6 +48,7 @@ from provision.gce.options import (
 from provision.model import Command
 from provision.options import InvalidOptionError
 from provision.provider import ErrorKind, ProviderError
+from provision.quantities import format_duration
 
 _BOTH, _HYPERDISK = (*SOLID_STATE, HYPERDISK), (HYPERDISK,)
 UNKNOWN = Series(_HYPERDISK, models=ALL_MODELS)
