@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 _IMPORTING = "<frozen importlib"  # file of the frames of Python's own import
-_AGAIN_S = 0.005
+_AGAIN_S, _DEFERRED_S = 0.005, 0.05
 _PAUSE_S = 0.2
 """Time between two interrupts, in seconds: long enough to reach the code that handles the first."""
 
@@ -31,7 +31,7 @@ class _Interrupts:
         wait_s = self._raised_at + _PAUSE_S - time.monotonic()
         if self.deferred or wait_s > 0 or _is_outermost(frame) or _is_importing(frame):
             self._held = number
-            signal.setitimer(signal.ITIMER_REAL, max(_AGAIN_S, wait_s))
+            signal.setitimer(signal.ITIMER_REAL, max(_DEFERRED_S if self.deferred else _AGAIN_S, wait_s))
             return
         self._raised_at = time.monotonic()
         self.raised = True
