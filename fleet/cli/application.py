@@ -111,6 +111,7 @@ def _list_arguments(command: Any) -> list[Any]:
     return [param for param in command.params if param.param_type_name == "argument"]
 
 
+AFTER_DASHES = "fleet.after_dashes"  # key of the words after --, in the context of a command
 HELP_ALL = "--help-all"
 
 
@@ -166,6 +167,16 @@ class Grouped(TyperCommand):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class WithProgram(Grouped):
+    """A command that takes a script, with its arguments after ``--``; without a script, any program."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words after ``--`` in the context."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[AFTER_DASHES] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
 
 
 class WithJobs(Grouped):

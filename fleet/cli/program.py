@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import typer
 
-from fleet.cli.application import HELP_ALL, Grouped, list_options
+from fleet.cli.application import AFTER_DASHES, HELP_ALL, WithProgram, list_options
 from fleet.cli.command_line import explain_mistake, parse
 from fleet.cli.options import CHECKPOINTS, FAILURES, FLEET, TASKS, TIMEOUTS, Duration, argument, option
 from fleet.cli.runtime import read_settings, resolve_fleet
@@ -27,17 +27,6 @@ NEWEST = "-1"
 _JOB = re.compile(r"-[0-9]+|[a-z0-9][a-z0-9-]*")
 LOCAL_FIRST = "--local-first"
 SMOKE_TEST_S = Duration(60)  # how long --local-first runs a script
-AFTER_DASHES = "fleet.after_dashes"  # key of the words after --, in the context of a command
-
-
-class WithProgram(Grouped):
-    """A command that takes a script, with its arguments after ``--``; without a script, any program."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words after ``--`` in the context."""
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta[AFTER_DASHES] = tuple(args[at + 1 :])
-        return super().parse_args(ctx, args[:at])
 
 
 def _is_job(word: str) -> bool:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fleet.cli.application import command
+from fleet.cli.application import AFTER_DASHES, WithProgram, command
 from fleet.cli.options import FLEET, Output, argument, complete_worker, option
-from fleet.cli.program import AFTER_DASHES, WithProgram
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import NotFoundError, UsageError
 from fleet.fleets.access import Access, is_reachable_now
