@@ -317,7 +317,7 @@ _GIVES = MappingProxyType(
         "legacyObjectReader": "g",
     }
 )
-"""What roles of Cloud Storage give: get, list, or write objects, and get the properties of the bucket."""
+"""Permissions that each role of Cloud Storage includes: on objects, and on the bucket itself."""
 _BASIC = MappingProxyType(
     {"roles/owner": "projectOwner", "roles/editor": "projectEditor", "roles/viewer": "projectViewer"}
 )

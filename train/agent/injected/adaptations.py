@@ -14,6 +14,7 @@ For Python 3.8 and later. Modules are imported when the script imports them, nev
 """
 
 import importlib
+import operator
 import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -243,8 +244,8 @@ def _count_files(dataset: "Any") -> "Iterator[int]":
     variant = tensorflow.data.experimental.to_variant(dataset)
     serialized = tensorflow.raw_ops.DatasetToGraphV2(input_dataset=variant)
     graph = tensorflow.compat.v1.GraphDef.FromString(serialized.numpy())
-    functions = graph.library
-    bodies = {function.signature.name: function.node_def for function in functions.function}
+    functions = operator.attrgetter("library.function")(graph)
+    bodies = {function.signature.name: function.node_def for function in functions}
     nodes = {node.name: node for node in graph.node}
 
     def reads(name: str) -> bool:

@@ -53,11 +53,6 @@ def _read(line: bytes, limit_bytes: int) -> Message:
         raise LinkError(f"a line that is not a message: {error}") from error
 
 
-def _proves(given: object, expected: str) -> bool:
-    # As bytes: compare_digest refuses text that is not ASCII.
-    return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
-
-
 def _line(message: Message) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
