@@ -582,8 +582,8 @@ def train(
     fleet = resolve_fleet(program.fleet)
     if resume and not (typed.program or program.module or any(word.is_operand for word in typed.words)):
         job, command = find_remembered(resume, fleet)
-        options = [part for word in typed.changed({"--resume": job}).words for part in word.text]
-        run_again(command, fleet, options)
+        overriding = [part for word in typed.changed({"--resume": job}).words for part in word.text]
+        run_again(command, fleet, overriding)
         return
 
     if from_capsule:
