@@ -94,6 +94,20 @@ def test_impossible_requests_are_refused_before_any_call(
     assert user.emulator.state()["calls"] == {}
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"disk_gb": 5}, "a boot disk has 10 to 65536 GB, not 5"),
+        ({"disk_gb": 70_000}, "a boot disk has 10 to 65536 GB, not 70000"),
+        ({"gpu": "t4", "local_ssds": -1}, "fewer than 0 GPUs or Local SSDs"),
+    ],
+)
+def test_impossible_numbers_are_refused_before_any_call(user: Customer, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        made(user, **settings)
+    assert user.emulator.state()["calls"] == {}
+
+
 @pytest.mark.parametrize("short", sorted(GPUS))
 def test_each_gpu_of_the_catalog_can_be_rented_or_is_refused_with_a_next_step(user: Customer, short: str) -> None:
     for spot in (False, True):

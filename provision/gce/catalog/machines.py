@@ -420,6 +420,9 @@ def _check_numbers(cloud: GceOptions) -> None:
             {"--wait": format_duration(nearest_wait_s)}),
         (is_flex and not FLEX_DURATION_MIN_S <= lifetime_s <= FLEX_DURATION_MAX_S,
             "Flex-start VMs run for 10 minutes to 7 days; set --max-duration", {"--max-duration": "8h"}),
+        (not 10 <= cloud.disk_gb <= 65536, f"a boot disk has 10 to 65536 GB, not {cloud.disk_gb}",
+            {"--disk-size": str(min(max(cloud.disk_gb, 10), 65536))}),
+        (min(cloud.gpus, cloud.local_ssds) < 0, "an instance cannot have fewer than 0 GPUs or Local SSDs", None),
     )
     # fmt: on
     refuse(rows)
