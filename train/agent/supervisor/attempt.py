@@ -482,7 +482,7 @@ class Attempt:
         is_measured = bool(self._gpu_pid and gpus) or not self._start.facts.gpus
         if not is_measured or any(gpu.percent >= _IDLE_PERCENT for gpu in gpus):
             self._worked_at = now
-        if percent >= 0:
+        if percent >= 0 and resident:  # processes that have ended have no memory
             used = (self._start.now(), round(percent, 1), resident, gpus)
             self._usage = records.Usage(self._commit.slot, self._task, *used)
             self._control.publish(self._usage)
