@@ -1,4 +1,4 @@
-"""Define the events of a command, and the snapshot of `fleet status`, as frozen objects for consoles and JSON lines.
+"""Define the events of a command, and the snapshot of `fleet status`, as tuples for consoles and JSON lines.
 
 Docstrings and comments of fields are the descriptions of docs/schema/events.json. Events that agents report are made
 by fleet.remote.publication.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fleet.errors import fold
 from provision.model import Offer
@@ -45,20 +44,14 @@ class Level(Enum):
     WARNING = "warning"
 
 
-class BaseEvent:
-    """Base of all events of a command, for consoles and JSON lines."""
-
-
-@dataclass(frozen=True)
-class Note(BaseEvent):
+class Note(NamedTuple):
     """A sentence for the reader."""
 
     text: str
     level: Level = Level.INFO
 
 
-@dataclass(frozen=True)
-class FleetOpened(BaseEvent):
+class FleetOpened(NamedTuple):
     """The fleet on which the command works."""
 
     fleet: str
@@ -72,8 +65,7 @@ class FleetOpened(BaseEvent):
     stop_at: float = 0.0  # when its jobs end and its hosts power off, seconds since the epoch; 0: never
 
 
-@dataclass(frozen=True)
-class PriceChanged(BaseEvent):
+class PriceChanged(NamedTuple):
     """A fleet has another price from now on, because hosts were lost or replaced."""
 
     fleet: str
@@ -81,8 +73,7 @@ class PriceChanged(BaseEvent):
     cost_usd: float  # until now, with the instances that were replaced or released
 
 
-@dataclass(frozen=True)
-class Quoted(BaseEvent):
+class Quoted(NamedTuple):
     """The price of instances before they are created."""
 
     fleet: str
@@ -101,16 +92,14 @@ class Quoted(BaseEvent):
     flex_start: bool = False  # prices are those of Flex-start VMs
 
 
-@dataclass(frozen=True)
-class ZoneTried(BaseEvent):
+class ZoneTried(NamedTuple):
     """A step that applies to all instances that will be created in one zone."""
 
     zone: str
     step: str
 
 
-@dataclass(frozen=True)
-class InstanceChanged(BaseEvent):
+class InstanceChanged(NamedTuple):
     """A step of an instance (``starting sshd``, ``ready``, ``deleting``, ``deleted``)."""
 
     instance: str
@@ -118,16 +107,14 @@ class InstanceChanged(BaseEvent):
     done: bool = False  # this was the last step
 
 
-@dataclass(frozen=True)
-class HostConnected(BaseEvent):
+class HostConnected(NamedTuple):
     """An SSH connection to a host is open."""
 
     host: str
     address: str  # to which SSH connected
 
 
-@dataclass(frozen=True)
-class BootstrapProgress(BaseEvent):
+class BootstrapProgress(NamedTuple):
     """Progress of preparing a host; the same step may be reported again."""
 
     host: str
@@ -138,8 +125,7 @@ class BootstrapProgress(BaseEvent):
     done: bool = False  # this was the last step
 
 
-@dataclass(frozen=True)
-class PushProgress(BaseEvent):
+class PushProgress(NamedTuple):
     """Progress of uploading contents to a host, in bytes before compression."""
 
     host: str
@@ -148,18 +134,16 @@ class PushProgress(BaseEvent):
     files: int
 
 
-@dataclass(frozen=True)
-class TaskPrepared(BaseEvent):
+class TaskPrepared(NamedTuple):
     """A host reserved the resources of a task."""
 
     slot: str
     endpoint: str  # address and port of its TensorFlow server
-    versions: dict[str, str] = field(default_factory=dict)  # python, tensorflow, keras, tf_keras, if installed
+    versions: dict[str, str] = {}  # python, tensorflow, keras, tf_keras, if installed
     gpus: tuple[str, ...] = ()  # their names
 
 
-@dataclass(frozen=True)
-class TaskPlanned(BaseEvent):
+class TaskPlanned(NamedTuple):
     """A task as `--dry-run` shows it."""
 
     task: str  # empty: a spare, which has no task until another host is lost
@@ -170,8 +154,7 @@ class TaskPlanned(BaseEvent):
     env: dict[str, str]  # variables that are added to its environment
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A slot of a job."""
 
     slot: str
@@ -180,8 +163,7 @@ class Member:
     endpoint: str  # address and port of the task's TensorFlow server
 
 
-@dataclass(frozen=True)
-class JobStarted(BaseEvent):
+class JobStarted(NamedTuple):
     """A job was committed on all hosts, or is being followed again."""
 
     job: str
@@ -196,8 +178,7 @@ class JobStarted(BaseEvent):
     max_workers: int | None = None  # up to which it takes in new hosts; None: it takes in none
 
 
-@dataclass(frozen=True)
-class JobQueued(BaseEvent):
+class JobQueued(NamedTuple):
     """A job was committed on all hosts, and starts when earlier jobs have ended."""
 
     job: str
@@ -209,16 +190,14 @@ class JobQueued(BaseEvent):
     attached: bool = False  # it was queued before
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """The end of a process; one of the fields is set."""
 
     code: int | None = None
     signal: int | None = None
 
 
-@dataclass(frozen=True)
-class TaskState(BaseEvent):
+class TaskState(NamedTuple):
     """A task changed its phase."""
 
     slot: str
@@ -236,8 +215,7 @@ class TaskState(BaseEvent):
     cold: str | None = None  # why it was not forked from the warm process; empty: it was; None: not to be
 
 
-@dataclass(frozen=True)
-class AttemptEnded(BaseEvent):
+class AttemptEnded(NamedTuple):
     """An attempt failed, or new hosts join, and another attempt follows."""
 
     slot: str  # that reports it
@@ -254,8 +232,7 @@ class AttemptEnded(BaseEvent):
     joining: tuple[str, ...] = ()  # slots whose hosts join in the next attempt (--max-workers)
 
 
-@dataclass(frozen=True)
-class HangInspection(BaseEvent):
+class HangInspection(NamedTuple):
     """Inspection of a task in a job that makes no progress."""
 
     slot: str
@@ -269,8 +246,7 @@ class HangInspection(BaseEvent):
     activity: str = ""  # what the task does, as a sentence without a period
 
 
-@dataclass(frozen=True)
-class Progress(BaseEvent):
+class Progress(NamedTuple):
     """Training progress parsed from the task's output; -1: unknown."""
 
     slot: str = ""
@@ -281,7 +257,7 @@ class Progress(BaseEvent):
     epochs: int = -1
     step: int = -1  # of the epoch
     steps: int = -1  # of an epoch
-    metrics: Mapping[str, float] = field(default_factory=dict)  # latest values by name
+    metrics: Mapping[str, float] = {}  # latest values by name
     steps_per_s: float = -1.0
     activity: str | None = None  # what it does before a step: importing tensorflow; None: unknown, or it trains
     step_s: float | None = None  # time of a step; this and the following are medians of the last seconds
@@ -291,8 +267,7 @@ class Progress(BaseEvent):
     epoch_s: float | None = None  # time of an epoch, if the output has one line per epoch
 
 
-@dataclass(frozen=True)
-class TaskAwaited(BaseEvent):
+class TaskAwaited(NamedTuple):
     """The task that all others wait for in each step of a synchronous training."""
 
     task: str
@@ -302,8 +277,7 @@ class TaskAwaited(BaseEvent):
     step_s: float  # seconds of a step
 
 
-@dataclass(frozen=True)
-class GpuUse:
+class GpuUse(NamedTuple):
     """Current use of a GPU."""
 
     number: int
@@ -311,8 +285,7 @@ class GpuUse:
     memory_mib: int
 
 
-@dataclass(frozen=True)
-class Usage(BaseEvent):
+class Usage(NamedTuple):
     """Resource use of the task's processes."""
 
     slot: str
@@ -323,8 +296,7 @@ class Usage(BaseEvent):
     gpus: tuple[GpuUse, ...] = ()
 
 
-@dataclass(frozen=True)
-class JobResult(BaseEvent):
+class JobResult(NamedTuple):
     """Result of the whole job."""
 
     job: str
@@ -333,14 +305,13 @@ class JobResult(BaseEvent):
     at: float
     first_failed_task: str = ""
     reason: str = ""  # several reasons are on one line each
-    exits: Mapping[str, Exit] = field(default_factory=dict)  # by task
+    exits: Mapping[str, Exit] = {}  # by task
     started: bool = True  # any user code ran
     isolated: bool = False  # reported by a host that had lost contact with the others
     reason_kind: str = "other"  # as in `task_state`
 
 
-@dataclass(frozen=True)
-class LogChunk(BaseEvent):
+class LogChunk(NamedTuple):
     """Bytes of a task's output, as it wrote them; consecutive chunks have consecutive offsets."""
 
     slot: str
@@ -351,8 +322,7 @@ class LogChunk(BaseEvent):
     at: float = -1.0  # time of its first byte by the host's clock, seconds since the epoch; -1: unknown
 
 
-@dataclass(frozen=True)
-class JobDiagnosed(BaseEvent):
+class JobDiagnosed(NamedTuple):
     """The cause of an attempt's failure, from the logs of all its tasks."""
 
     job: str
@@ -368,8 +338,7 @@ class JobDiagnosed(BaseEvent):
     final: bool = True  # whether the job ended with this attempt
 
 
-@dataclass(frozen=True)
-class ConnectionLost(BaseEvent):
+class ConnectionLost(NamedTuple):
     """A host stopped answering; the command retries, or has given up."""
 
     host: str
@@ -377,15 +346,13 @@ class ConnectionLost(BaseEvent):
     retry_s: float  # until the next try, of which only the first is reported; 0: no retry
 
 
-@dataclass(frozen=True)
-class ConnectionRestored(BaseEvent):
+class ConnectionRestored(NamedTuple):
     """A host answers again."""
 
     host: str
 
 
-@dataclass(frozen=True)
-class FleetResized(BaseEvent):
+class FleetResized(NamedTuple):
     """`fleet up` added hosts to a fleet or released some, and verified the deletion by listing its instances."""
 
     fleet: str
@@ -397,8 +364,7 @@ class FleetResized(BaseEvent):
     external: bool = False  # the hosts existed before the fleet
 
 
-@dataclass(frozen=True)
-class FleetDown(BaseEvent):
+class FleetDown(NamedTuple):
     """A fleet was deleted, and the deletion was verified by listing its instances."""
 
     fleet: str
@@ -411,8 +377,7 @@ class FleetDown(BaseEvent):
     rented: bool = True  # the hosts were rented instances, not on this computer
 
 
-@dataclass(frozen=True)
-class FleetStopped(BaseEvent):
+class FleetStopped(NamedTuple):
     """The instances of a fleet were stopped; their disks are kept."""
 
     fleet: str
@@ -422,8 +387,7 @@ class FleetStopped(BaseEvent):
     max_cost_usd: float = 0.0  # limit of the cost; 0: none
 
 
-@dataclass(frozen=True)
-class Orphan:
+class Orphan(NamedTuple):
     """A resource at a provider that belongs to no fleet of this computer."""
 
     provider: str
@@ -440,8 +404,7 @@ class Orphan:
     size_gb: float = 0.0  # size for which an image is billed; 0: another resource
 
 
-@dataclass(frozen=True)
-class ImageBaked(BaseEvent):
+class ImageBaked(NamedTuple):
     """An image is ready, from which new hosts with the same options boot."""
 
     image: str
@@ -451,23 +414,20 @@ class ImageBaked(BaseEvent):
     created: bool  # by this command; otherwise it existed before
 
 
-@dataclass(frozen=True)
-class OrphansFound(BaseEvent):
+class OrphansFound(NamedTuple):
     """The orphans that `fleet gc` found."""
 
     orphans: tuple[Orphan, ...]
 
 
-@dataclass(frozen=True)
-class OrphansDeleted(BaseEvent):
+class OrphansDeleted(NamedTuple):
     """The result of `fleet gc`: the number of deleted resources, and those that could not be deleted."""
 
     deleted: int
     left: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Checked(BaseEvent):
+class Checked(NamedTuple):
     """A prerequisite of a provider, and whether it is met."""
 
     provider: str
@@ -478,14 +438,13 @@ class Checked(BaseEvent):
     hint: str = ""  # what to change, in one sentence
 
 
-@dataclass(frozen=True)
-class HostFacts:
+class HostFacts(NamedTuple):
     """The properties of a host that matter to a job."""
 
     host: str
     address: str  # by which the other hosts reach it
     python: str = ""  # path of the interpreter
-    versions: dict[str, str] = field(default_factory=dict)  # of python, tensorflow, keras, tf_keras
+    versions: dict[str, str] = {}  # of python, tensorflow, keras, tf_keras
     gpus: tuple[str, ...] = ()
     disk_free: int = 0  # bytes
     memory: int = 0  # bytes
@@ -494,8 +453,7 @@ class HostFacts:
     problem: str = ""  # why the host itself is unsuitable
 
 
-@dataclass(frozen=True)
-class HostsChecked(BaseEvent):
+class HostsChecked(NamedTuple):
     """The result of `fleet check`, before any user code ran."""
 
     fleet: str
@@ -505,8 +463,7 @@ class HostsChecked(BaseEvent):
     script_fails: bool = False  # hosts are ready, but the linter expects the script to fail
 
 
-@dataclass(frozen=True)
-class SmokeTested(BaseEvent):
+class SmokeTested(NamedTuple):
     """The result of running a script on a single host."""
 
     host: str
@@ -515,8 +472,7 @@ class SmokeTested(BaseEvent):
     lines: tuple[str, ...] = ()  # last lines of its output, if it failed
 
 
-@dataclass(frozen=True)
-class ResultLocation:
+class ResultLocation(NamedTuple):
     """Results of one kind that a task left on its host."""
 
     task: str
@@ -527,8 +483,7 @@ class ResultLocation:
     size: int  # bytes
 
 
-@dataclass(frozen=True)
-class StoredResults:
+class StoredResults(NamedTuple):
     """A job that the hosts of a fleet store."""
 
     job: str
@@ -550,8 +505,7 @@ class StoredResults:
     queued_after: str | None = None  # the job that it waits for; None: it is not queued
 
 
-@dataclass(frozen=True)
-class DiskUse:
+class DiskUse(NamedTuple):
     """The file system that holds the fleet's files on a host."""
 
     host: str
@@ -560,8 +514,7 @@ class DiskUse:
     jobs: int  # bytes that jobs take
 
 
-@dataclass(frozen=True)
-class JobsListed(BaseEvent):
+class JobsListed(NamedTuple):
     """The jobs that the hosts of a fleet store."""
 
     fleet: str
@@ -570,8 +523,7 @@ class JobsListed(BaseEvent):
     silent: tuple[str, ...] = ()  # hosts that do not answer
 
 
-@dataclass(frozen=True)
-class JobsCompared(BaseEvent):
+class JobsCompared(NamedTuple):
     """Two jobs that `fleet compare` compares."""
 
     fleet: str
@@ -579,8 +531,7 @@ class JobsCompared(BaseEvent):
     second: StoredResults
 
 
-@dataclass(frozen=True)
-class ResultsAtRisk(BaseEvent):
+class ResultsAtRisk(NamedTuple):
     """The results that a deletion would lose, before the user is asked."""
 
     fleet: str
@@ -589,18 +540,16 @@ class ResultsAtRisk(BaseEvent):
     pruned: bool = False  # jobs will be deleted, not the fleet
 
 
-@dataclass(frozen=True)
-class JobsDeleted(BaseEvent):
+class JobsDeleted(NamedTuple):
     """`fleet jobs --prune` deleted jobs on the hosts."""
 
     fleet: str
     jobs: tuple[str, ...]
     freed: int  # bytes
-    kept: Mapping[str, str] = field(default_factory=dict)  # reasons why jobs were not deleted
+    kept: Mapping[str, str] = {}  # reasons why jobs were not deleted
 
 
-@dataclass(frozen=True)
-class ResultsFound(BaseEvent):
+class ResultsFound(NamedTuple):
     """The results that a job has left on the hosts."""
 
     fleet: str
@@ -612,8 +561,7 @@ class ResultsFound(BaseEvent):
     delete_at: float | None = None  # when the provider deletes them with the hosts, in seconds since the epoch
 
 
-@dataclass(frozen=True)
-class PullProgress(BaseEvent):
+class PullProgress(NamedTuple):
     """Progress of downloading results from a host."""
 
     host: str
@@ -623,8 +571,7 @@ class PullProgress(BaseEvent):
     done: bool = False  # nothing more is expected from this host
 
 
-@dataclass(frozen=True)
-class ResultsPulled(BaseEvent):
+class ResultsPulled(NamedTuple):
     """The result of `fleet pull`."""
 
     fleet: str
@@ -638,8 +585,7 @@ class ResultsPulled(BaseEvent):
     equal: int = 0  # further files of tasks that are equal to one of another task, and stored once
 
 
-@dataclass(frozen=True)
-class TensorboardStarted(BaseEvent):
+class TensorboardStarted(NamedTuple):
     """`fleet tensorboard` shows a job until Ctrl-C."""
 
     job: str
@@ -648,8 +594,7 @@ class TensorboardStarted(BaseEvent):
     opened: bool  # in a browser
 
 
-@dataclass(frozen=True)
-class ReportWritten(BaseEvent):
+class ReportWritten(NamedTuple):
     """`fleet report` wrote a page."""
 
     job: str
@@ -660,8 +605,7 @@ class ReportWritten(BaseEvent):
     capsule_size: int | None = None  # bytes
 
 
-@dataclass(frozen=True)
-class SshConfigChanged(BaseEvent):
+class SshConfigChanged(NamedTuple):
     """`fleet ssh-config` added the Include line to the user's OpenSSH configuration, or removed it."""
 
     file: str
@@ -671,8 +615,7 @@ class SshConfigChanged(BaseEvent):
     hosts: tuple[str, ...] = ()  # names for ssh, if it was added
 
 
-@dataclass(frozen=True)
-class CommandOutput(BaseEvent):
+class CommandOutput(NamedTuple):
     """Output of a command that `fleet exec` runs."""
 
     hosts: tuple[str, ...]  # that wrote exactly this
@@ -680,8 +623,7 @@ class CommandOutput(BaseEvent):
     data: bytes
 
 
-@dataclass(frozen=True)
-class HostResult:
+class HostResult(NamedTuple):
     """The end of a command on one host."""
 
     host: str
@@ -689,8 +631,7 @@ class HostResult:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class CommandResult(BaseEvent):
+class CommandResult(NamedTuple):
     """The result of `fleet exec`."""
 
     fleet: str
@@ -698,8 +639,7 @@ class CommandResult(BaseEvent):
     hosts: tuple[HostResult, ...]
 
 
-@dataclass(frozen=True)
-class PushedHost:
+class PushedHost(NamedTuple):
     """The files on one host."""
 
     host: str
@@ -708,8 +648,7 @@ class PushedHost:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class FilesPushed(BaseEvent):
+class FilesPushed(NamedTuple):
     """The result of `fleet push`."""
 
     fleet: str
@@ -718,7 +657,7 @@ class FilesPushed(BaseEvent):
     hosts: tuple[PushedHost, ...]
 
 
-Event = BaseEvent | Finding
+Event: TypeAlias = "NamedTuple | Finding"
 
 
 class Sink(Protocol):
@@ -751,8 +690,7 @@ def describe_maintenance(windows: Mapping[str, Sequence[float]]) -> list[str]:
     return sentences
 
 
-@dataclass(frozen=True)
-class HostStatus:
+class HostStatus(NamedTuple):
     """A host; -1: unknown.
 
     Attributes:
@@ -787,8 +725,7 @@ class HostStatus:
     maintenance: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class StoredStatus:
+class StoredStatus(NamedTuple):
     """A job that the hosts store.
 
     Attributes:
@@ -804,8 +741,7 @@ class StoredStatus:
     queued_after: str | None = None
 
 
-@dataclass(frozen=True)
-class TaskStatus:
+class TaskStatus(NamedTuple):
     """A task of the newest job.
 
     Attributes:
@@ -825,8 +761,7 @@ class TaskStatus:
     progress: Progress | None = None
 
 
-@dataclass(frozen=True)
-class JobStatus:
+class JobStatus(NamedTuple):
     """The newest job of a fleet.
 
     Attributes:
@@ -865,8 +800,7 @@ class JobStatus:
     queued_after: str | None = None
 
 
-@dataclass(frozen=True)
-class FleetStatus:
+class FleetStatus(NamedTuple):
     """A fleet.
 
     Attributes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import codecs
-import dataclasses
 import json
 import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any, BinaryIO
 
@@ -57,8 +57,9 @@ def error_to_json(error: FleetError, next_lines: Sequence[str] = ()) -> dict[str
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {item.name: _null_if_unknown(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    fields = value._asdict() if hasattr(value, "_asdict") else vars(value) if is_dataclass(value) else None
+    if fields is not None:
+        return {name: _null_if_unknown(item) for name, item in fields.items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -124,12 +125,12 @@ class JsonSink:
         if held and (held.attempt != chunk.attempt or held.offset + len(held.data) != chunk.offset):
             ready.append(held)
         elif held:
-            chunk = dataclasses.replace(chunk, offset=held.offset, data=held.data + chunk.data)
+            chunk = chunk._replace(offset=held.offset, data=held.data + chunk.data)
         tail = _count_unfinished(chunk.data)
         if tail:
             end = len(chunk.data) - tail
-            self._tails[chunk.slot] = dataclasses.replace(chunk, offset=chunk.offset + end, data=chunk.data[end:])
-            chunk = dataclasses.replace(chunk, data=chunk.data[:end])
+            self._tails[chunk.slot] = chunk._replace(offset=chunk.offset + end, data=chunk.data[end:])
+            chunk = chunk._replace(data=chunk.data[:end])
         return [*ready, chunk] if chunk.data else ready
 
     def _write(self, lines: list[dict[str, Any]]) -> None:

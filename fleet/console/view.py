@@ -246,7 +246,7 @@ def _progress(view: View, event: Progress, now: float) -> None:
     row = view.row(event.task)
     if event.epochs_done is not None and event.epochs_done != row.progress.epochs_done:
         row = replace(row, epoch_at=now, epoch_span_s=now - row.epoch_at if row.epoch_at else 0.0)
-    view.put(replace(row, progress=replace(event, metrics={**row.progress.metrics, **event.metrics})))
+    view.put(replace(row, progress=event._replace(metrics={**row.progress.metrics, **event.metrics})))
 
 
 def _task_awaited(view: View, event: events.TaskAwaited, _: float) -> None:

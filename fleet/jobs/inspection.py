@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from threading import Thread
 
 from fleet.errors import DamagedStateError, FleetError
@@ -73,14 +72,13 @@ def _fleet_status(name: str, directory: FleetDirectory, services: Services) -> F
     status = FleetStatus(name, record.spec.provider, cost_usd=cost_usd, max_cost_usd=record.spec.options.max_cost_usd)
     if not record.ready:
         unready = _unready_host(_describe_unfinished(name, record))
-        return replace(status, hosts=(unready,), price_usd_h=record.price_usd_h)
-    status = replace(status, created_at=record.created_at)
+        return status._replace(hosts=(unready,), price_usd_h=record.price_usd_h)
+    status = status._replace(created_at=record.created_at)
     if record.stopped_at or _has_powered_off(record, services):
         return _add_stopped(status, record, services)
     hosts, job, stored = inspect_hosts(record, directory, Access(record.spec, services))
     hosts, now = _add_reasons(hosts, record, services), services.clock()
-    return replace(
-        status,
+    return status._replace(
         hosts=hosts,
         job=job,
         price_usd_h=directory.price_usd_h(now),
@@ -107,8 +105,7 @@ def _add_stopped(status: FleetStatus, record: FleetRecord, services: Services) -
     with contextlib.suppress(FleetError):
         instances = list_instances(status.name, services.provider(record.spec.options), services)
     by_name = {instance.name: instance for instance in instances}
-    return replace(
-        status,
+    return status._replace(
         hosts=tuple(_stopped_host(host, by_name.get(host.name), status.name) for host in record.hosts),
         price_usd_h=sum(instance.current_usd_h for instance in instances),
         cost_usd=services.store.fleet(status.name).cost_usd(services.clock()),
@@ -141,10 +138,10 @@ def _add_reasons(hosts: tuple[HostStatus, ...], record: FleetRecord, services: S
         reasons = provider.termination_reasons(record.spec.name, silent)
     except FleetError as error:
         unknown = f"the state of its instance is unknown: {error.message}"
-        return tuple(host if host.reachable else replace(host, reason=f"{host.reason}; {unknown}") for host in hosts)
+        return tuple(host if host.reachable else host._replace(reason=f"{host.reason}; {unknown}") for host in hosts)
     repair = Step("up").text(record.spec.name)
     return tuple(
-        replace(host, reason=f"{host.name} {reasons[host.name]}; start or replace it with `{repair}`")
+        host._replace(reason=f"{host.name} {reasons[host.name]}; start or replace it with `{repair}`")
         if host.name in reasons
         else host
         for host in hosts
@@ -181,7 +178,7 @@ def inspect_hosts(
             able = [client for client in clients if client.host.name in mine]
             result = result_of(list(mine.values()))
             members = description(list(mine.values())).members
-            job = replace(job, verdict=first_cause(members, result, able) if result else None)
+            job = job._replace(verdict=first_cause(members, result, able) if result else None)
         # With several tasks per host, the agent of one slot does not see all that the host stores.
         stored = survey(record, directory) if record.tasks_per_host > 1 else survey_agents(clients, directory)
     disks = {disk.host: disk for disk in stored.disks}
@@ -216,7 +213,7 @@ def _host_status(
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
         maintenance=next((tuple(report.maintenance) for report in alive if report.maintenance), ()),
     )
-    return replace(status, disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else status
+    return status._replace(disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else status
 
 
 def job_status(reports: list[JobReport], last_job: str) -> JobStatus | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.errors import FleetError
@@ -390,7 +390,7 @@ def report_results(
             return None
         hosts = {slot.name: record.hosts[at // record.tasks_per_host].name for at, slot in enumerate(record.slots)}
         results = tuple(
-            replace(location, host=hosts.get(location.host, location.host))
+            location._replace(host=hosts.get(location.host, location.host))
             for task in stored_job.tasks
             for location in result_locations(task)
         )

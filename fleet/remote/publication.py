@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -13,7 +12,7 @@ from train.agent.gang.hang import describe
 from train.agent.protocol import records
 from train.agent.protocol.wording import endpoint
 
-PUBLIC: dict[type, type] = {
+PUBLIC: dict[type, Any] = {
     records.AttemptEnded: events.AttemptEnded,
     records.Exit: events.Exit,
     records.GpuUse: events.GpuUse,
@@ -39,7 +38,7 @@ def publish(value: Any) -> Any:
     if isinstance(value, Enum):
         return kind(value.value) if kind else value.value
     if kind is not None:
-        return kind(**{item.name: _field(value, item.name) for item in fields(kind)})
+        return kind(**{name: _field(value, name) for name in kind._fields})
     if isinstance(value, dict):
         return {key: publish(item) for key, item in value.items()}
     return tuple(map(publish, value)) if isinstance(value, (list, tuple)) else value

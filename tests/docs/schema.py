@@ -1,4 +1,4 @@
-"""The JSON Schema of the events of `-o json`, generated from their dataclasses: docs/schema/events.json.
+"""The JSON Schema of the events of `-o json`, generated from their classes: docs/schema/events.json.
 
 Descriptions are the docstrings of the classes, and their section ``Attributes`` or the comments of the fields.
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import collections.abc
-import dataclasses
 import functools
 import inspect
 import io
@@ -25,11 +24,25 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from jsonschema import Draft202012Validator
 
-from fleet import errors
+from fleet import errors, events
 from fleet.console.jsonl import SCHEMA_VERSION, error_to_json, name_event
-from fleet.events import BaseEvent, CommandOutput, FleetStatus, LogChunk
 from train.diagnosis.verdict import Verdict
 from train.lint.finding import Finding
+
+_PARTS = {
+    "DiskUse", "Exit", "GpuUse", "HostFacts", "HostResult", "HostStatus", "JobStatus", "Member", "Orphan",
+    "PushedHost", "ResultLocation", "StoredResults", "StoredStatus", "TaskStatus",
+}  # fmt: skip
+"""Classes of the fields of events."""
+EVENTS: tuple[Any, ...] = (
+    Finding,
+    *(
+        kind
+        for name, kind in vars(events).items()
+        if hasattr(kind, "_fields") and name not in _PARTS and name[0] != "_"
+    ),
+)
+"""The events, and the snapshot of `fleet status`."""
 
 FILE = Path(__file__).parents[2] / "docs" / "schema" / "events.json"
 _NULL = {"type": "null"}
@@ -64,11 +77,7 @@ def _container(origin: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 def _properties(kind: type) -> dict[str, dict[str, Any]]:
     hints = get_type_hints(kind, localns={"Verdict": Verdict})
     texts = _descriptions(kind)
-    return {
-        item.name: _field(hints[item.name], texts.get(item.name, ""))
-        for item in dataclasses.fields(kind)
-        if hints[item.name] is not bytes
-    }
+    return {name: _field(hint, texts.get(name, "")) for name, hint in hints.items() if hint is not bytes}
 
 
 def _field(hint: Any, description: str) -> dict[str, Any]:
@@ -114,19 +123,23 @@ def _event(name: str, properties: dict[str, Any], optional: tuple[str, ...] = ()
 
 def generate() -> dict[str, Any]:
     """Return the schema: one definition for each event."""
-    events = {}
-    for kind in (*BaseEvent.__subclasses__(), Finding, FleetStatus):
+    defined = {}
+    for kind in EVENTS:
         name = name_event(kind)
-        data = {"text": {"type": "string"}, "base64": {"type": "string"}} if kind in (LogChunk, CommandOutput) else {}
-        events[name] = _event(name, {**_properties(kind), **data}, tuple(data)) | {"description": _summary(kind)}
+        data = (
+            {"text": {"type": "string"}, "base64": {"type": "string"}}
+            if kind in (events.LogChunk, events.CommandOutput)
+            else {}
+        )
+        defined[name] = _event(name, {**_properties(kind), **data}, tuple(data)) | {"description": _summary(kind)}
     error = {name: {"type": "string"} for name in error_to_json(errors.UsageError("")) if name != "event"}
-    events["error"] = _event("error", {**error, "exit_code": {"type": "integer"}})
-    events["schema"] = _object({"event": {"const": "schema"}, "version": {"const": SCHEMA_VERSION}})
+    defined["error"] = _event("error", {**error, "exit_code": {"type": "integer"}})
+    defined["schema"] = _object({"event": {"const": "schema"}, "version": {"const": SCHEMA_VERSION}})
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of fleet -o json",
-        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(events)],
-        "$defs": dict(sorted(events.items())),
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(defined)],
+        "$defs": dict(sorted(defined.items())),
     }
 
 

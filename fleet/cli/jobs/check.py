@@ -127,7 +127,7 @@ class _Check:
                 for name, location in program.imports.locations.items()
                 if not (pending and pending.brings(name))
             }
-            hosts = [dataclasses.replace(host, missing=tuple(filter(locations.get, host.missing))) for host in hosts]
+            hosts = [host._replace(missing=tuple(filter(locations.get, host.missing))) for host in hosts]
             missing = {host.host: host.missing for host in hosts}
             problems += programs.missing_imports(locations, missing, program.entry)
             installs_keras = bool(pending and pending.names.intersection(_KERAS))  # in a version that is not known

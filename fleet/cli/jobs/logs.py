@@ -164,7 +164,7 @@ def _announce(
     )
     after = next((report.queued_after for report in reports if report.queued_after), "")
     sink.emit(queued_event(started, after, attached=True) if after else started)
-    return replace(started, attached=False) if after else None
+    return started._replace(attached=False) if after else None
 
 
 _TASK = re.compile(r"[0-9]+|(chief|worker|ps|evaluator)-[0-9]+", re.ASCII)

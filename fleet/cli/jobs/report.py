@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from fleet.cli.application import WithJobs, command
@@ -82,7 +81,7 @@ def _report_hosts(
                 described, capsule = _write_capsule(page, collected, directory.commands(), sink)
         written = _write(page, described, measures)
         if capsule is not None:
-            written = replace(written, capsule=str(capsule), capsule_size=capsule.stat().st_size)
+            written = written._replace(capsule=str(capsule), capsule_size=capsule.stat().st_size)
         return written, stored
 
 

@@ -297,7 +297,7 @@ class _Reporter:
     def _start(self, record: TaskState) -> None:
         """Report that a queued job starts."""
         if self._starts is not None:
-            self._sink.emit(replace(self._starts, started_at=record.at))
+            self._sink.emit(self._starts._replace(started_at=record.at))
             self._starts = None
 
     def _job_result(self, host: str, record: JobResult) -> None:

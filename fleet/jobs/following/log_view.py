@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from fleet.errors import UsageError
@@ -210,12 +210,12 @@ class LogView:
         if text.shows is not None:  # the rest of a line
             begin = data.find(b"\n") + 1 or len(data)
             if text.shows:
-                yield self._stamped(replace(chunk, data=data[:begin]), is_rest=True)
+                yield self._stamped(chunk._replace(data=data[:begin]), is_rest=True)
             if data[:begin].endswith(b"\n"):
                 text.shows = None
         elif held is not None:
             begin = data.find(b"\n") + 1 or len(data)
-            yield from self._line(text, replace(held, data=held.data + data[:begin]))
+            yield from self._line(text, held._replace(data=held.data + data[:begin]))
         end = data.rfind(b"\n") + 1
         if end > begin:
             yield from self._whole_lines(_part(chunk, begin, end))
@@ -236,20 +236,20 @@ class LogView:
         offset = begin = chunk.offset
         for line, shows in zip(lines, self._show_texts(texts[: len(lines)], may_be_startup), strict=True):
             if run and (not shows or self._tail is not None):
-                yield self._stamped(replace(chunk, offset=begin, data=b"\n".join([*run, b""])))
+                yield self._stamped(chunk._replace(offset=begin, data=b"\n".join([*run, b""])))
                 run = []
             if shows:
                 begin = begin if run else offset
                 run.append(line)
             offset += len(line) + 1
         if run:
-            yield self._stamped(replace(chunk, offset=begin, data=b"\n".join([*run, b""])))
+            yield self._stamped(chunk._replace(offset=begin, data=b"\n".join([*run, b""])))
 
     def _line(self, text: _Text, line: LogChunk) -> Iterator[LogChunk]:
         """Yield a line if it is shown; hold it if that cannot be decided yet."""
         is_whole = line.data.endswith(b"\n")
         if len(line.data) >= _LINE_BYTES and not is_whole and not self.selection.startup:
-            line = replace(line, data=latest_state(line.data))
+            line = line._replace(data=latest_state(line.data))
         is_bar = b"\r" in line.data and self.selection.pattern is None and self._tail is None
         if not (is_whole or is_bar or len(line.data) >= _LINE_BYTES):
             text.chunk = line
@@ -295,7 +295,7 @@ class LogView:
         data = line.data[:-1].replace(b"\n", b"\n" + stamp) + line.data[-1:]
         if b"\r" in data:
             data = _REDRAWN.sub(b"\r" + stamp, data)
-        return replace(line, data=(b"" if is_rest else stamp) + data)
+        return line._replace(data=(b"" if is_rest else stamp) + data)
 
     def _hold_tail(self, lines: Iterable[LogChunk]) -> list[LogChunk]:
         """Return lines; hold them while stored output comes of which only the last lines are shown."""
@@ -311,7 +311,7 @@ class LogView:
 
 
 def _part(chunk: LogChunk, begin: int, end: int) -> LogChunk:
-    return replace(chunk, offset=chunk.offset + begin, data=chunk.data[begin:end])
+    return chunk._replace(offset=chunk.offset + begin, data=chunk.data[begin:end])
 
 
 def format_time(at: float) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -75,7 +74,7 @@ from train.diagnosis.verdict import Cause, Verdict
 
 FILE = Path(__file__).with_name("screens.txt")
 TRAINING = [opened(2, price=0.7), started(2), *running(2)]
-RETRY = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9), replace(ENDED, retry_s=760.0)]
+RETRY = [started(3, spares=1, attempts=4), *running(2), exited("worker-1", signal=9), ENDED._replace(retry_s=760.0)]
 GONE = ConnectionLost("worker-1", "timed out", 2.0)
 
 
@@ -138,11 +137,11 @@ FRAMES: dict[str, Sequence[Event]] = {
     "between two attempts": RETRY,
     "the next attempt starts soon": [*RETRY[:-1], ENDED],
     "a spare takes over": [*RETRY, state("worker-1", Phase.RUNNING, 2, "worker-2")],
-    "a lost host": [opened(2), GONE, *TRAINING[1:], replace(GONE, host="worker-0"), ConnectionRestored("worker-0")],
+    "a lost host": [opened(2), GONE, *TRAINING[1:], GONE._replace(host="worker-0"), ConnectionRestored("worker-0")],
     "a connection in time": [opened(2), GONE, HostConnected("worker-1", "10.0.0.3")],
     "forty tasks": FORTY,
     "what needs attention": [
-        *FORTY, exited("worker-35", code=3), replace(GONE, host="worker-39"), at("worker-37", 840, steps_per_s=1.0),
+        *FORTY, exited("worker-35", code=3), GONE._replace(host="worker-39"), at("worker-37", 840, steps_per_s=1.0),
     ],
     "folded states": [*FORTY, *(exited(name, code=0) for name in names(40)[30:])],
     "a failure": [
@@ -172,7 +171,7 @@ TASKS = (
 )
 JOB = JobStatus("20260102-101112-ab3d", "task.py", 1, START - 500, TASKS)
 FLEET = FleetStatus("demo", "gce", HOSTS, JOB, 0.7, START - 4000, START + 3600, 0.78)
-DISKS = tuple(replace(host, disk_free=(9 - 8 * at) << 30, disk_total=100 << 30) for at, host in enumerate(HOSTS))
+DISKS = tuple(host._replace(disk_free=(9 - 8 * at) << 30, disk_total=100 << 30) for at, host in enumerate(HOSTS))
 STORED_JOBS = tuple(StoredStatus(f"j-{number}", 1 << (30 - number), "no" if number else "yes") for number in range(3))
 FAILED = JobResult("j", 2, Outcome.FAILED, START - 440, "worker-1", "worker-1 ran out of memory")
 ENDS = (
@@ -183,9 +182,9 @@ SPARE = TaskStatus("", "worker-1", Phase.WAITING, alive=True)
 UNFINISHED = "fleet up has not finished; repeat `fleet up --fleet demo`, or delete it with `fleet down --fleet demo`"
 VERDICT = Verdict("worker-1", Cause.SCRIPT_EXCEPTION, "worker-1 raised ValueError: " + "no such thing " * 9)
 JOINING = TaskStatus("", "worker-2", alive=True)
-GROWING = replace(JOB, tasks=(*TASKS, JOINING), max_workers=4, joining=("worker-2",))
+GROWING = JOB._replace(tasks=(*TASKS, JOINING), max_workers=4, joining=("worker-2",))
 MANY = tuple(HostStatus(name, "127.0.0.2", 1, name != "worker-30", "timed out") for name in names(32))
-LATE = {"worker-29": replace(PROGRESS, step=2, steps_per_s=1.0)}
+LATE = {"worker-29": PROGRESS._replace(step=2, steps_per_s=1.0)}
 SLOW = tuple(TaskStatus(name, name, Phase.RUNNING, True, progress=LATE.get(name, PROGRESS)) for name in names(32))
 
 
@@ -195,7 +194,7 @@ def at_end(job: JobStatus) -> FleetStatus:
 
 FLEETS: dict[str, FleetStatus] = {
     "at work": FLEET,
-    "a long name and a limit": replace(FLEET, name="resnet-imagenet-large", max_cost_usd=250.0, cost_usd=120.5),
+    "a long name and a limit": FLEET._replace(name="resnet-imagenet-large", max_cost_usd=250.0, cost_usd=120.5),
     "not finished": FleetStatus("demo", "gce", (HostStatus(UNREADY, "", 0, False, UNFINISHED),)),
     "idle": FleetStatus("demo", "local", HOSTS[:1]),
     "no hosts": FleetStatus("demo", "local"),
@@ -208,10 +207,10 @@ FLEETS: dict[str, FleetStatus] = {
     "a failed job": at_end(JobStatus("j", "task.py", 2, START - 500, ENDS, FAILED)),
     "a diagnosed job": at_end(JobStatus("j", "task.py", 1, START, result=FAILED, verdict=VERDICT)),
     "between two attempts": at_end(JobStatus("j", "task.py", 2, START - 5, (*ENDS, SPARE), attempts=4, waits=True)),
-    "a task without a supervisor": at_end(JobStatus("j", "t.py", 1, START, (replace(TASKS[0], alive=False),))),
-    "a job that takes in hosts": replace(FLEET, job=GROWING),
+    "a task without a supervisor": at_end(JobStatus("j", "t.py", 1, START, (TASKS[0]._replace(alive=False),))),
+    "a job that takes in hosts": FLEET._replace(job=GROWING),
     "after the success": at_end(JobStatus("j", "task.py", 1, START, ENDS, RESULT)),
-    "many hosts": replace(FLEET, hosts=MANY, job=replace(JOB, tasks=SLOW)),
+    "many hosts": FLEET._replace(hosts=MANY, job=JOB._replace(tasks=SLOW)),
 }  # fmt: skip
 
 MEMBERS = started(3).members
@@ -225,29 +224,28 @@ MESSAGES: list[Event] = [
     FleetOpened("demo", "gce", names(4), 1.0, 0.7, tasks_per_host=2),
     InstanceChanged("worker-0", "starting sshd"),
     PushProgress("worker-0", 1, 2, 3), PushProgress("worker-0", 0, 0, 0), PushProgress("worker-0", 2048, 2048, 1),
-    events.FilesPushed("demo", 3, 2048, (HERE, replace(HERE, host="worker-1"), UNCHANGED)),
+    events.FilesPushed("demo", 3, 2048, (HERE, HERE._replace(host="worker-1"), UNCHANGED)),
     TaskPrepared("worker-0", "h:1"),
     JobStarted("j", "task.py", 1, MEMBERS, 1.0), JobStarted("j", "task.py", 2, MEMBERS, 1.0, True),
     JobStarted("j", "-m pkg.task", 1, MEMBERS, 1.0, True, ended=True), ROLES,
     ConnectionLost("worker-0", "timed out", 0.2), ConnectionLost("worker-0", "timed out", 0.0),
-    DOWN, replace(DOWN, max_cost_usd=5.0), replace(DOWN, external=True), replace(DOWN, external=True, left=1),
-    replace(DOWN, rented=False, cost_usd=0.0), replace(DOWN, left=1),
+    DOWN, DOWN._replace(max_cost_usd=5.0), DOWN._replace(external=True), DOWN._replace(external=True, left=1),
+    DOWN._replace(rented=False, cost_usd=0.0), DOWN._replace(left=1),
     state("worker-0", Phase.RUNNING), state("worker-1", Phase.RUNNING, 2, "worker-2"),
     state("worker-0", Phase.RUNNING, cold="the job has secrets"), state("worker-0", Phase.RUNNING, cold=""),
     state("worker-0", Phase.EXITED, exit=Exit(3), reason="why"), state("worker-0", Phase.EXITED, exit=Exit(None, 9)),
-    ENDED, replace(ENDED, reason="", attempt=2, retry_s=90.0, attempts=0),
-    replace(ENDED, reason="no way\nno disk", retry_s=0.0), replace(ENDED, preempted=True),
-    HANG_INSPECTION, replace(HANG_INSPECTION, state="", activity="worker-1 has ended"),
-    HUNG, replace(HUNG, final=False),
+    ENDED, ENDED._replace(reason="", attempt=2, retry_s=90.0, attempts=0),
+    ENDED._replace(reason="no way\nno disk", retry_s=0.0), ENDED._replace(preempted=True),
+    HANG_INSPECTION, HANG_INSPECTION._replace(state="", activity="worker-1 has ended"),
+    HUNG, HUNG._replace(final=False),
     TaskAwaited("worker-1", 1, "input", 0.21, 0.23),
-    *(replace(RESULT, outcome=outcome) for outcome in Outcome), replace(RESULT, outcome=Outcome.FAILED, reason="why"),
-    *(replace(WORKER_FAILED, reason=reason) for reason in ("", "out of memory", "worker-1 was killed for memory")),
+    *(RESULT._replace(outcome=outcome) for outcome in Outcome), RESULT._replace(outcome=Outcome.FAILED, reason="why"),
+    *(WORKER_FAILED._replace(reason=reason) for reason in ("", "out of memory", "worker-1 was killed for memory")),
     *(event for event in ONE_OF_EACH if not isinstance(event, (FleetOpened, JobStarted, TaskState, JobResult, Note))),
 ]  # fmt: skip
 
 RECENT = START - 7200
-RUN = replace(
-    STORED,
+RUN = STORED._replace(
     name="baseline",
     arguments=("--epochs", "5", "--learning-rate", "0.001", "--batch", "64"),
     duration_s=75.0,
@@ -258,37 +256,37 @@ RUN = replace(
     started_at=RECENT,
 )
 USED = events.DiskUse("worker-0", 5 << 30, 100 << 30, 1_300_000)
-PULLED = replace(STORED, job="20260101-101112-ab3d", pulled="yes", directory="/home/ann/results/x", state="")
-OTHER_RUN = replace(RUN, job="20260101-101112-ab3d", name=None, arguments=("--epochs", "9"), metrics={"auc": 0.9})
-ONE_PLACE = replace(QUOTED, offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
-MINE = replace(ORPHAN, created_at=RECENT)
-IMAGE = replace(ORPHAN, kind="image", name="fleet-9a3c", zone="", created_at=0.0, cost_usd=0.0, to_delete=False)
-IMAGE = replace(IMAGE, price_usd_h=0.001, size_gb=14.6)
-DISK = replace(ORPHAN, kind="disk", name="\x1b[2Jx", user="bob-desk", created_at=0.0, cost_usd=0.0, to_delete=False)
+PULLED = STORED._replace(job="20260101-101112-ab3d", pulled="yes", directory="/home/ann/results/x", state="")
+OTHER_RUN = RUN._replace(job="20260101-101112-ab3d", name=None, arguments=("--epochs", "9"), metrics={"auc": 0.9})
+ONE_PLACE = QUOTED._replace(offers=QUOTED.offers[:1], spot=False, delete_after_s=0, notes=(), project="", instances=1)
+MINE = ORPHAN._replace(created_at=RECENT)
+IMAGE = ORPHAN._replace(kind="image", name="fleet-9a3c", zone="", created_at=0.0, cost_usd=0.0, to_delete=False)
+IMAGE = IMAGE._replace(price_usd_h=0.001, size_gb=14.6)
+DISK = ORPHAN._replace(kind="disk", name="\x1b[2Jx", user="bob-desk", created_at=0.0, cost_usd=0.0, to_delete=False)
 NO_API = f"the Compute Engine API is disabled in project {'x' * 30}"
 PLAN = TaskPlanned(
     "worker-0", "worker-0", "alpha", '{"a": 1}', "python task.py", {"B": "2", "A": "1", "TF_CONFIG": "x"}
 )
 FIX = "gcloud services enable compute.googleapis.com --project my-project-with-a-long-name"
 REPORTS: dict[str, Event] = {
-    "a quote": replace(QUOTED, max_cost_usd=5.0, delete_after_s=2 * 3600, used_usd=1.5),
+    "a quote": QUOTED._replace(max_cost_usd=5.0, delete_after_s=2 * 3600, used_usd=1.5),
     "one zone on demand": ONE_PLACE,
-    "flex start": replace(ONE_PLACE, flex_start=True, stop_after_s=3600),
+    "flex start": ONE_PLACE._replace(flex_start=True, stop_after_s=3600),
     "orphans": events.OrphansFound((MINE, DISK, IMAGE)),
     "no orphans": events.OrphansFound(()),
     "a missing prerequisite": events.Checked("gce", "api", False, NO_API, FIX, "or name another"),
     "a prerequisite": events.Checked("gce", "api", True, "it is enabled", ""),
     "a check": HOSTS_CHECKED,
-    "a check without problems": replace(HOSTS_CHECKED, hosts=HOSTS_CHECKED.hosts[:1], problems=(), warnings=()),
+    "a check without problems": HOSTS_CHECKED._replace(hosts=HOSTS_CHECKED.hosts[:1], problems=(), warnings=()),
     "a smoke test": events.SmokeTested("worker-0", False, "the script failed after 3 s", ("x" * 100, "\x1b[2Jno")),
     "jobs": events.JobsListed("demo", (RUN, PULLED), (USED,), ("worker-1",)),
     "no jobs": events.JobsListed("demo", (), ()),
     "compared jobs": events.JobsCompared("demo", RUN, OTHER_RUN),
-    "results at risk": events.ResultsAtRisk("demo", (replace(RUN, paths=RUN.paths * 5),) * 5, ("worker-1",)),
-    "results": events.ResultsFound("demo", "j-1", 3, 2_000_000, (PLACE, replace(PLACE, files=13)), "fleet pull j-1"),
+    "results at risk": events.ResultsAtRisk("demo", (RUN._replace(paths=RUN.paths * 5),) * 5, ("worker-1",)),
+    "results": events.ResultsFound("demo", "j-1", 3, 2_000_000, (PLACE, PLACE._replace(files=13)), "fleet pull j-1"),
     "a finding": ONE_OF_EACH[-1],
     "a plan": PLAN,
-    "a plan of a spare": replace(PLAN, task="", slot="worker-2", tf_config="", env={}),
+    "a plan of a spare": PLAN._replace(task="", slot="worker-2", tf_config="", env={}),
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_columns_keep_their_places_and_their_order_does_not_depend_on_what_arriv
 
 
 def test_the_clock_of_a_job_stops_at_its_end_and_the_cost_grows_until_then() -> None:
-    view = after(replace(opened(2, price=0.7), cost_usd=5.0))  # not price times age
+    view = after(opened(2, price=0.7)._replace(cost_usd=5.0))  # not price times age
     assert view.cost_usd(START + 3600) == pytest.approx(5.7)
 
 

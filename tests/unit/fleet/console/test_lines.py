@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import threading
 import time
-from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -128,7 +127,7 @@ def test_events_are_reported_next_to_the_log() -> None:
 
 def test_a_stack_is_printed_in_full_below_its_message() -> None:
     reader = Reader()
-    reader.sink.emit(replace(HANG_INSPECTION, kernel="now 0 % of a core, in tcp_recvmsg"))
+    reader.sink.emit(HANG_INSPECTION._replace(kernel="now 0 % of a core, in tcp_recvmsg"))
     assert reader.err.getvalue().splitlines() == [
         "no progress: worker-1 is in user code (data.py:31 in fetch) (state S)",
         "worker-1, its stack:",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -39,8 +38,8 @@ def test_an_event_of_an_attempt_is_reported_once() -> None:
     assert reporter.message(ENDED)
     killed = JobDiagnosed("j", "worker-1", "killed", "worker-1 (10.0.0.3) was killed by SIGKILL", final=False)
     assert reporter.message(killed) == ""
-    assert reporter.message(replace(killed, attempt=2))
-    assert reporter.message(replace(killed, message="worker-1 ran out of memory"))
+    assert reporter.message(killed._replace(attempt=2))
+    assert reporter.message(killed._replace(message="worker-1 ran out of memory"))
 
 
 def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
@@ -48,9 +47,9 @@ def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
     running = state("worker-0", Phase.RUNNING, 2)
     assert reporter.message(running)
     reporter.message(JobStarted("j", "task.py", 2, (), 1.0, attached=True))
-    assert reporter.message(running) == reporter.message(replace(running, phase=Phase.WAITING)) == ""
-    assert reporter.message(replace(running, phase=Phase.EXITED))
-    assert reporter.message(replace(running, attempt=3))
+    assert reporter.message(running) == reporter.message(running._replace(phase=Phase.WAITING)) == ""
+    assert reporter.message(running._replace(phase=Phase.EXITED))
+    assert reporter.message(running._replace(attempt=3))
 
 
 def test_exit_words() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import replace
 
 from fleet.console.status import print_status, render_status, watch_status
 from fleet.events import describe_maintenance
@@ -15,14 +14,14 @@ from tests.unit.fleet.console.screens import FLEET, FLEETS
 
 
 def test_planned_maintenance_is_shown_with_its_hosts() -> None:
-    hosts = tuple(replace(host, maintenance=(START + 86400, START + 90000)) for host in FLEET.hosts)
-    text = render_status([replace(FLEET, hosts=hosts)], now=START)
+    hosts = tuple(host._replace(maintenance=(START + 86400, START + 90000)) for host in FLEET.hosts)
+    text = render_status([FLEET._replace(hosts=hosts)], now=START)
     assert re.search(r"^  maintenance 1970-01-1. ..:.. to 1970-01-1. ..:..: stops worker-\[?0", text, re.M)
     assert describe_maintenance({"worker-0": (1e30, 0.0), "worker-1": (0.0, 0.0), "worker-2": ()}) == []
 
 
 def test_no_line_is_longer_than_the_terminal_and_an_empty_line_separates_fleets() -> None:
-    long = replace(FLEET, name="demo" * 30, job=replace(FLEET.job, id="j" * 90, script="x" * 90))  # type: ignore[type-var]
+    long = FLEET._replace(name="demo" * 30, job=FLEET.job and FLEET.job._replace(id="j" * 90, script="x" * 90))
     for width in (40, 80, 100):
         assert max(map(len, render_status([long], now=START, width=width).splitlines())) <= width
     assert render_status([FLEETS["idle"]] * 2, now=START).count("\n\n") == 1

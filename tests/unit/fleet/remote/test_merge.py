@@ -57,7 +57,7 @@ def test_stored_items_are_in_one_order_however_they_arrive(times: list[list[int]
         for number, at in enumerate(stream)
     )
     logs = [item for item in shown if isinstance(item.record, Log)]
-    assert [(item.record.at, item.host, item.payload) for item in logs] == expected  # type: ignore[union-attr]
+    assert [(item.record.at, item.host, item.payload) for item in logs] == expected  # type: ignore[attr-defined]
     assert len(shown) == len(expected) + 3
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -131,7 +130,7 @@ def test_an_unfinished_line_ends_with_its_attempt() -> None:
         (1, b"cut"),
         (2, b"new\n"),
     ]
-    assert view.add(replace(first, attempt=3)) == []
+    assert view.add(first._replace(attempt=3)) == []
     assert [chunk.data for chunk in view.end("worker-0")] == [b"cut"]
 
 
