@@ -240,7 +240,7 @@ class PreemptionNotice(NamedTuple):
         value: Value of `key` when the host is about to be taken; case is ignored.
         wait: Query that delays the response until the value changes, with ``{etag}`` and ``{seconds}``; empty: the
             server does not support it.
-        key: Key of the notice that the host is about to be taken; empty: the whole body is its value.
+        key: Key of the notice that the host is about to be taken.
         end_key: Key of the time by which all jobs of the host must have ended, in seconds since the epoch; 0: never.
         maintenance_key: Key of the notice that the host is stopped for maintenance, up to an hour before.
         maintenance_value: Value of that key if it is.

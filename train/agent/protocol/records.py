@@ -274,7 +274,7 @@ class PreemptionNotice(NamedTuple):
     headers: Dict[str, str]  # of the request, and of each valid response
     value: str  # of `key` when the host is about to be taken; case is ignored
     wait: str = ""  # query that delays the response until the value changes, with {etag} and {seconds}
-    key: str = ""  # empty: the whole body is the value
+    key: str = ""  # of the notice that the host is about to be taken
     end_key: str = ""  # of the time by which all jobs must have ended, seconds since the epoch; 0: never
     maintenance_key: str = ""  # of the notice that the host is stopped for maintenance
     maintenance_value: str = ""  # of that key if it is

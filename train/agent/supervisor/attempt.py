@@ -36,8 +36,7 @@ from train.agent.supervisor.environment import (
 )
 from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.observations import Observations
-from train.agent.supervisor.progress import ProgressParser
-from train.agent.supervisor.progress_queue import CPU_FRACTION, ProgressQueue
+from train.agent.supervisor.progress import CPU_FRACTION, ProgressParser, ProgressQueue
 from train.agent.supervisor.task import TaskProcess
 from train.agent.supervisor.warm import WarmProgram, WarmTask, fork_task, make_key, read_program, start_server
 
@@ -277,8 +276,6 @@ class Attempt:
         self._loop.after("usage", left_s + _FIRST_SAMPLE_S, self._sample)
         if self._start.facts.gpus:
             self._start_gpu_meter()
-        if self._port_watch is not None:
-            self._port_watch.begin(self.task.pid)
         if self.task.is_starting_python:
             self._loop.after("progress", left_s, self._publish_progress)
 
@@ -409,9 +406,8 @@ class Attempt:
         return progress
 
     def _with_observation(self, progress: records.Progress) -> records.Progress:
-        observed = self._observations.latest(time.monotonic())
-        activity = _STARTING if self.task.is_starting_python else observed.activity
-        return progress._replace(activity=activity, **(observed.steps._asdict() if observed.steps else {}))
+        progress = progress._replace(**self._observations.latest(time.monotonic()))
+        return progress._replace(activity=_STARTING) if self.task.is_starting_python else progress
 
     def _publish_progress(self) -> None:
         self._published_at = time.monotonic()
@@ -471,7 +467,7 @@ class Attempt:
         table = self._read_processes()
         pids = set(table)
         if self._port_watch is not None:
-            self._port_watch.examine(pids)
+            self._port_watch.examine(self.task.pid, pids)
         now = time.monotonic()
         with contextlib.suppress(OSError):
             os.utime(self._scratch)  # systemd-tmpfiles removes directories that were not used for ten days

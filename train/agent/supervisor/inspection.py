@@ -25,7 +25,7 @@ _STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT", 7: "CLOSE",
     8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV",
 }  # fmt: skip
-_LISTEN = "LISTEN"
+LISTEN = "LISTEN"
 _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address in IPv6
 _BRIEF_S = 0.05  # too short to measure the use of a core
 
@@ -33,25 +33,22 @@ Dump: TypeAlias = "Callable[[Callable[[str], None]], None]"
 """Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
 
 
-def connections(pids: Iterable[int], net: str) -> List[TcpConnection]:
-    """Return all TCP connections of processes, stuck ones first.
+def connections(pid: int, pids: Iterable[int]) -> List[TcpConnection]:
+    """Return all TCP sockets of processes, connections that are stuck first.
 
     Args:
-        pids: Of one network namespace.
-        net: Directory with the state of this namespace, ``/proc/PID/net``.
+        pid: A process in the network namespace of all of them.
+        pids: The processes.
     """
-    inodes = set(sockets_of(pids))
-    result = []
-    for name in ("tcp", "tcp6") if inodes else ():
-        for line in read_text(os.path.join(net, name)).splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 9 and fields[9] in inodes:
-                result.append(_connection(fields))
-    result = [connection for connection in result if connection.state != _LISTEN]
+    inodes = set(_sockets_of(pids))
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in read_text(f"/proc/{pid}/net/{name}").splitlines()[1:]
+    ]
+    result = [_connection(fields) for fields in lines if len(fields) > 9 and fields[9] in inodes]
     return sorted(result, key=lambda item: (item.state == "ESTABLISHED", -item.unsent, -item.unread, item))
 
 
-def sockets_of(pids: Iterable[int]) -> Iterator[str]:
+def _sockets_of(pids: Iterable[int]) -> Iterator[str]:
     """Yield the inodes of the sockets that processes have open."""
     for pid in pids:
         directory = f"/proc/{pid}/fd"
@@ -98,7 +95,7 @@ def inspect_task(pid: int, dump: Dump, empty: HangInspection, on_done: Callable[
         if stat is None:
             on_done(empty._replace(at=time.time(), stack=main_first(stacks)))
             return
-        connected = connections({pid} | descendants(pid, table), f"/proc/{pid}/net")
+        connected = [each for each in connections(pid, {pid} | descendants(pid, table)) if each.state != LISTEN]
         on_done(
             empty._replace(
                 at=time.time(),

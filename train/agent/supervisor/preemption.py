@@ -12,7 +12,7 @@ import select
 import signal
 import time
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_text
 from train.agent.host.loop import READ, Loop
@@ -20,12 +20,14 @@ from train.agent.host.spawn import fork_helper
 from train.agent.protocol.records import PreemptionNotice
 from train.agent.protocol.strict_json import JsonError, parse_json
 
+if TYPE_CHECKING:
+    from email.message import Message
+
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SCHEME = "http://"
 # The metadata of an instance on Compute Engine has up to 512 KiB; in JSON, each byte takes up to 6.
 # Source: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata (limitations)
 _LONGEST_ANSWER = 1 << 22  # bytes
-_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _LONGEST_TIME = 12  # digits of seconds since the epoch
 _OK = 200
 _SOON_S = 3600.0  # before planned maintenance: as long as the notice of Compute Engine for hosts with GPUs
@@ -45,16 +47,10 @@ def find_notice(
     for notice in notices:
         server = environment.get(notice.variable, "").strip()
         if server:
-            return notice._replace(url=f"{_SCHEME}{server}/{_split(notice.url)[1]}")
+            return notice._replace(url=f"{_SCHEME}{server}/{notice.url[len(_SCHEME) :].partition('/')[2]}")
         if notice.product == name:
             return notice
     return None
-
-
-def _split(url: str) -> Tuple[str, str]:
-    """Return the server and the path of a URL, without the slash between them."""
-    server, _, path = url[len(_SCHEME) :].partition("/")
-    return server, path
 
 
 class PollTiming(NamedTuple):
@@ -69,50 +65,41 @@ class PollTiming(NamedTuple):
 _TIMING = PollTiming()
 
 
-class NoticeResponse(NamedTuple):
-    """An HTTP response."""
-
-    headers: Dict[str, str]  # by names in lower case
-    body: str
-
-
-class Window(NamedTuple):
-    """Time window of planned maintenance that stops the host, in seconds since the epoch; 0: none, or unknown."""
-
-    start: float = 0.0
-    end: float = 0.0
-
-
-NO_WINDOW = Window()
-
-
 class Notices(NamedTuple):
     """The notices in a response."""
 
     preempted: bool = False
     end_in_s: Optional[float] = None  # until all jobs must have ended, by the server's clock; None: never
     maintenance: bool = False  # the host is stopped for maintenance within an hour
-    window: Window = NO_WINDOW
+    window_start: float = 0.0  # of planned maintenance that stops the host, in seconds since the epoch; 0: unknown
+    window_end: float = 0.0
 
 
-def read_notices(notice: PreemptionNotice, answer: NoticeResponse) -> Notices:
-    """Return the notices in a response; values that are missing or invalid count as no notice."""
-    if not notice.key:
-        return Notices(answer.body.upper() == notice.value.upper())
+def read_notices(notice: PreemptionNotice, date: str, body: str) -> Notices:
+    """Return the notices in a response; values that are missing or invalid count as no notice.
+
+    Args:
+        notice: Of the cloud.
+        date: Header of the response; without a valid one, the clock of the host counts, which may be wrong.
+        body: A JSON object.
+    """
+    from email.utils import parsedate_to_datetime
+
     try:
-        content = parse_json(answer.body)
+        content = parse_json(body)
     except JsonError:
         return Notices()
-    now = _time_of(answer)
-    preempted = _find(content, notice.key).upper() == notice.value.upper()
-    maintenance = bool(notice.maintenance_key) and (
-        _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper()
-    )
-    window = Window(*(_find_time(content, notice.window_key, edge) for edge in ("Start", "End")))
-    is_soon = 0 < window.start <= now + _SOON_S and (window.end > now or not window.end)
+    try:
+        now = parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        now = time.time()
+    maintenance = _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper() != ""
+    start, end = (_find_time(content, notice.window_key, edge) for edge in ("Start", "End"))
+    is_soon = 0 < start <= now + _SOON_S and (end > now or not end)
     end_at = _find(content, notice.end_key)
     is_end = len(end_at) <= _LONGEST_TIME and end_at.isdecimal() and int(end_at) > 0
-    return Notices(preempted, int(end_at) - now if is_end else None, maintenance or is_soon, window)
+    preempted = _find(content, notice.key).upper() == notice.value.upper()
+    return Notices(preempted, int(end_at) - now if is_end else None, maintenance or is_soon, start, end)
 
 
 def _find(content: Any, key: str) -> str:
@@ -136,18 +123,8 @@ def _find_time(content: Any, key: str, edge: str) -> float:
         return 0.0
 
 
-def _time_of(answer: NoticeResponse) -> float:
-    """Return the time of a response in seconds since the epoch: the clock of the host may be wrong."""
-    import calendar
-
-    try:
-        return float(calendar.timegm(time.strptime(answer.headers.get("date", ""), _DATE)))
-    except ValueError:
-        return time.time()
-
-
-def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -> NoticeResponse:
-    """Request the value; with `etag` the server responds when the value has changed.
+def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -> Tuple[Message, str]:
+    """Return the headers and the body of a response; with `etag` the server responds when the value has changed.
 
     Raises:
         OSError: the server is not reached, or is silent.
@@ -155,21 +132,18 @@ def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -
     """
     import http.client
 
-    server, path = _split(notice.url)
+    server, _, path = notice.url[len(_SCHEME) :].partition("/")
     mark = "&" if "?" in path else "?"
     wait = f"{mark}{notice.wait.format(etag=etag, seconds=timing.poll_s)}" if etag else ""
     connection = http.client.HTTPConnection(server, timeout=timing.answer_s + (timing.poll_s if etag else 0))
-    try:
+    with contextlib.closing(connection):
         connection.request("GET", f"/{path}{wait}", headers=dict(notice.headers))
-        with connection.getresponse() as response:
-            body = response.read(_LONGEST_ANSWER + 1)
-    finally:
-        connection.close()
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    expected = {(name.lower(), value) for name, value in notice.headers.items()}
-    if response.status != _OK or not expected <= set(headers.items()) or len(body) > _LONGEST_ANSWER:
+        response = connection.getresponse()
+        body = response.read(_LONGEST_ANSWER + 1)
+    is_true = all(response.headers[name] == value for name, value in notice.headers.items())
+    if response.status != _OK or not is_true or len(body) > _LONGEST_ANSWER:
         raise ValueError("not an answer of the cloud")
-    return NoticeResponse(headers, body.decode("latin-1").strip())
+    return response.headers, body.decode("latin-1").strip()
 
 
 class NoticeWatch:
@@ -213,8 +187,7 @@ class NoticeWatch:
         if not lines:
             self._loop.unwatch(self._pipe)
         for line in lines:
-            preempted, end_in_s, maintenance, window = json.loads(line)
-            self._on_notices(Notices(preempted, end_in_s, maintenance, Window(*window)))
+            self._on_notices(Notices(*json.loads(line)))
 
 
 def _poll(notice: PreemptionNotice, timing: PollTiming, pipe: int) -> None:
@@ -225,12 +198,12 @@ def _poll(notice: PreemptionNotice, timing: PollTiming, pipe: int) -> None:
     etag, failures = "", 0
     while True:
         try:
-            answer = request(notice, etag, timing)
+            headers, body = request(notice, etag, timing)
         except (OSError, ValueError, http.client.HTTPException):
             time.sleep(min(timing.longest_retry_s, timing.retry_s * 2.0 ** min(failures, 20)))
             etag, failures = "", failures + 1
             continue
-        os.write(pipe, json.dumps(read_notices(notice, answer)).encode() + b"\n")
+        os.write(pipe, json.dumps(read_notices(notice, headers["date"] or "", body)).encode() + b"\n")
         # A server that cannot wait for a change is polled again after a pause.
-        etag, failures = answer.headers.get("etag", "") if notice.wait else "", 0
+        etag, failures = (headers["etag"] or "") if notice.wait else "", 0
         time.sleep(0.0 if etag else 1.0)

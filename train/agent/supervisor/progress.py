@@ -9,18 +9,24 @@ Formats, as printed if stdout is not a terminal (``\b`` and colours are taken ou
     Epoch: 0, accuracy: 0.83, train_loss: 0.5                                  a custom loop
     step 120 loss 0.31                                                         a custom loop
 
-Bytes go in, readings come out; memory is bounded whatever comes. Nothing here reads a clock.
+Bytes go in, readings come out; memory is bounded whatever comes. Only the queue reads a clock, for the time that
+parsing takes.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Tuple
+from typing import Deque, Dict, List, Match, Optional, Tuple
 
 from train.agent.protocol.records import Progress
 
-_SLICE = 1 << 16
+SLICE_S = 0.001  # of parsing, before the loop serves something else
+CPU_FRACTION = 0.1  # of the time may be spent on parsing
+_MOST_WAITING = 1 << 20  # bytes
+_LAST_S = 1.0
+_PIECE = 1 << 11  # bytes
 _LONGEST_LINE = 1 << 12  # bytes; of a longer one nothing is read
 _MOST_METRICS = 24
 _PACE_WINDOW_S = 20.0
@@ -28,7 +34,7 @@ _PACE_LEAST_S = 0.5
 
 _NUMBER = rb"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)"
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-_SPLIT = re.compile(rb"[\r\n]+")
+_SPLIT = re.compile(rb"([\r\n]+)")
 _WORDS = (b"epoch", b"step", b"iter", b"batch")
 _HEADER = re.compile(rb"Epoch (\d+)/(\d+)\s*$")
 _BAR = re.compile(rb"\s*(\d+)/(\d+|Unknown)\s+(?:\[|\xe2\x94|-\s|\d+(?:\.\d+)?m?s\b)")
@@ -40,18 +46,7 @@ _COUNTER = re.compile(
 _PAIR = re.compile(rb"([A-Za-z_][\w./@-]{0,60})[ \t]*([:=]?)[ \t]*(" + _NUMBER + rb")(?![\w/%.]|\d)")
 _FIGURE = re.compile(rb"loss|acc|error|mae|mse|auc|perplexity|reward|precision|recall|f1", re.IGNORECASE)
 _COUNTERS = (b"epoch", b"epochs", b"step", b"steps", b"iteration", b"iter", b"batch", b"of")
-_NO_METRIC = (b"ETA",)
 _WITHIN_EPOCH = b" - ETA: "  # of Keras 2
-
-
-def _has_counter(data: bytes) -> bool:
-    lower = data.lower()
-    return any(word in lower for word in _WORDS)
-
-
-def _may_show_progress(data: bytes) -> bool:
-    """Return True unless no line in `data` shows progress."""
-    return b"/" in data or _has_counter(data)
 
 
 class ProgressParser:
@@ -70,7 +65,6 @@ class ProgressParser:
         self._rest = b""
         self._overlong = False
         self._in_epoch = False
-        self._bar: Optional[bytes] = None
         self._kept: List[Progress] = []
         self._pace = Pace()
         self._at = 0.0
@@ -84,60 +78,33 @@ class ProgressParser:
 
         Returns the ends of epochs in it; what is known at the end of it is in `latest`.
         """
-        self._at = at
-        self._kept = []
-        for start in range(0, len(data), _SLICE):
-            self._feed_slice(data[start : start + _SLICE])
-        self._read_bar(ends_epoch=False)
+        self._at, self._kept = at, []
+        parts = _SPLIT.split(self._rest + data)
+        self._rest = parts.pop()
+        for line, end in zip(parts[::2], parts[1::2]):
+            if not self._overlong and len(line) <= _LONGEST_LINE:
+                self._read_line(line, newline=b"\n" in end)
+            self._overlong = False
+        if self._overlong or len(self._rest) > _LONGEST_LINE:
+            self.skip()
         return self._kept
 
     def skip(self) -> None:
         """Ignore the rest of the current line, because output is missing before the next call of `feed`."""
         self._rest, self._overlong = b"", True
 
-    def _feed_slice(self, data: bytes) -> None:
-        begin = 0
-        is_plain = not _may_show_progress(data)  # then only its first line, which began before it, may
-        for match in _SPLIT.finditer(data):
-            piece, begin = data[begin : match.start()], match.end()
-            if self._overlong:
-                self._overlong = False
-            elif self._rest or piece:
-                self._line(self._rest + piece, newline=b"\n" in match.group())
-            self._rest = b""
-            if is_plain:
-                begin = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-                break
-        if not self._overlong:
-            self._rest += data[begin:]
-        if len(self._rest) > _LONGEST_LINE:
-            self._rest, self._overlong = b"", True
-
-    def _line(self, line: bytes, *, newline: bool) -> None:
-        if len(line) > _LONGEST_LINE:
-            return
-        has_counter = _has_counter(line)
+    def _read_line(self, line: bytes, *, newline: bool) -> None:
+        lower = line.lower()
+        has_counter = any(word in lower for word in _WORDS)
         if not has_counter and b"/" not in line:
             return
-        if b"\b" in line:
-            line = line.replace(b"\b", b"")
-        if b"\x1b" in line:
-            line = _COLOUR.sub(b"", line)
-        bar = _BAR.match(line)
+        line = _COLOUR.sub(b"", line.replace(b"\b", b""))
+        bar, header = _BAR.match(line), _HEADER.match(line)
         if bar:
-            self._bar = line
-            if bar.group(1) != bar.group(2):
-                self._epochs.shows_steps = True
-            if newline and bar.group(1) == bar.group(2):
-                self._read_bar(ends_epoch=True)
-            return
-        self._read_bar(ends_epoch=False)
-        if not has_counter:
-            return
-        header = _HEADER.match(line)
-        if header:
+            self._read_bar(bar, ends_epoch=newline and bar.group(1) == bar.group(2))
+        elif header:
             self._begin_epoch(int(header.group(1)), int(header.group(2)))
-        else:
+        elif has_counter:
             self._read_loose(line)
 
     def _begin_epoch(self, epoch: int, epochs: int) -> None:
@@ -146,42 +113,27 @@ class ProgressParser:
         steps = self._now.steps
         self._report(self._now._replace(epoch=epoch, epochs=epochs, step=0 if steps > 0 else -1))
 
-    def _read_bar(self, *, ends_epoch: bool) -> None:
-        line, self._bar = self._bar, None
-        match = _BAR.match(line) if line is not None else None
-        if line is None or match is None:
-            return
+    def _read_bar(self, bar: Match[bytes], *, ends_epoch: bool) -> None:
         if self._now.epochs > 0 and not self._in_epoch:
             return  # of evaluate() or predict(), after the training
-        step = int(match.group(1))
-        steps = -1 if match.group(2) == b"Unknown" else int(match.group(2))
+        line, step = bar.string, int(bar.group(1))
+        steps = -1 if bar.group(2) == b"Unknown" else int(bar.group(2))
         metrics = self._now.metrics if self._sums and _WITHIN_EPOCH in line else _bar_metrics(line)
         self._report(self._now._replace(step=step, steps=steps, metrics=metrics), ends_epoch=ends_epoch)
-        if ends_epoch:
-            self._in_epoch = False
+        self._in_epoch = self._in_epoch and not ends_epoch
 
     def _read_loose(self, line: bytes) -> None:
         counts: Dict[bytes, Tuple[int, int]] = {}
-        first = len(line)
         for match in _COUNTER.finditer(line):
             name = b"epoch" if match.group(1).lower() == b"epoch" else b"step"
-            counts.setdefault(name, (int(match.group(2)), int(match.group(3) or -1)))
-            first = min(first, match.start())
-        if not counts:
+            counts.setdefault(name, (int(match.group(2)), int(match.group(3) or 0)))
+        first, metrics, now = _COUNTER.search(line), _loose_metrics(line), self._now
+        is_counter_first = first is not None and not line[: first.start()].strip(b" \t[(<>=#*-")
+        if not counts or not (is_counter_first or any(_FIGURE.search(name.encode()) for name in metrics)):
             return
-        metrics = _loose_metrics(line)
-        at_start = not line[:first].strip(b" \t[(<>=#*-")
-        if at_start or any(_FIGURE.search(name.encode()) for name in metrics):
-            self._report_loose(counts, metrics)
-
-    def _report_loose(self, counts: Dict[bytes, Tuple[int, int]], metrics: Dict[str, float]) -> None:
-        now = self._now
-        if b"epoch" in counts:
-            epoch, epochs = counts[b"epoch"]
-            now = now._replace(epoch=epoch, epochs=epochs if epochs > 0 else now.epochs)
-        if b"step" in counts:
-            step, steps = counts[b"step"]
-            now = now._replace(step=step, steps=steps if steps > 0 else now.steps)
+        epoch, epochs = counts.get(b"epoch", (now.epoch, 0))
+        step, steps = counts.get(b"step", (now.step, 0))
+        now = now._replace(epoch=epoch, epochs=epochs or now.epochs, step=step, steps=steps or now.steps)
         ends_epoch = bool(metrics) and b"step" not in counts and now.epoch != self._last_epoch
         self._report(now._replace(metrics=metrics or now.metrics), ends_epoch=ends_epoch)
 
@@ -199,7 +151,7 @@ class ProgressParser:
 
 def _bar_metrics(line: bytes) -> Dict[str, float]:
     pairs = _BAR_METRIC.findall(line)[:_MOST_METRICS]
-    return {name.decode("ascii", "replace"): float(value) for name, value in pairs if name not in _NO_METRIC}
+    return {name.decode("ascii", "replace"): float(value) for name, value in pairs}
 
 
 def _loose_metrics(line: bytes) -> Dict[str, float]:
@@ -266,9 +218,8 @@ class Pace:
             return self._value
         same = now.epoch == self._epoch and now.step >= self._step
         self._done += now.step - self._step if same else now.step
-        first = self._step < 0
         self._epoch, self._step = now.epoch, now.step
-        if first or not self._points or at > self._points[-1][0]:
+        if not self._points or at > self._points[-1][0]:
             self._points.append((at, self._done))
         while len(self._points) > 2 and at - self._points[0][0] > _PACE_WINDOW_S:
             self._points.popleft()
@@ -276,3 +227,52 @@ class Pace:
         if seconds >= _PACE_LEAST_S:
             self._value = round((self._done - self._points[0][1]) / seconds, 3)
         return self._value
+
+
+class ProgressQueue:
+    """Pass output to a parser in slices, so that parsing never delays logs, heartbeats, and messages.
+
+    A task can write faster than its output can be parsed. Then the oldest waiting output is skipped: the newest
+    shows the current progress.
+
+    Args:
+        parser: Reads the output.
+    """
+
+    def __init__(self, parser: ProgressParser) -> None:
+        self.parser = parser
+        self.size = 0  # bytes that wait
+        self._waiting: Deque[Tuple[bytes, float]] = deque()
+
+    def put(self, data: bytes, at: float) -> None:
+        """Add output that was read at `at`, in seconds since the epoch."""
+        self._waiting.extend((data[start : start + _PIECE], at) for start in range(0, len(data), _PIECE))
+        self.size += len(data)
+        self._keep_newest(_MOST_WAITING)
+
+    def parse(self, seconds: float = SLICE_S) -> List[Progress]:
+        """Parse the queue for about `seconds`; return the ends of epochs."""
+        epoch_ends: List[Progress] = []
+        until = time.monotonic() + seconds
+        while self._waiting:
+            epoch_ends += self.parser.feed(*self._take())
+            if time.monotonic() >= until:
+                break
+        return epoch_ends
+
+    def finish(self) -> List[Progress]:
+        """Parse the rest of the queue, or its end if that takes too long; return the ends of epochs."""
+        epoch_ends = self.parse(_LAST_S)
+        self._keep_newest(_PIECE)
+        return epoch_ends + self.parse(_LAST_S)
+
+    def _keep_newest(self, most_bytes: int) -> None:
+        if self.size > most_bytes:
+            self.parser.skip()
+        while self.size > most_bytes:
+            self._take()
+
+    def _take(self) -> Tuple[bytes, float]:
+        piece = self._waiting.popleft()
+        self.size -= len(piece[0])
+        return piece

@@ -41,7 +41,7 @@ from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
 from train.agent.supervisor.attempt import Attempt, Start
 from train.agent.supervisor.host_queue import HostQueue
-from train.agent.supervisor.preemption import Notices, NoticeWatch, Window, find_notice
+from train.agent.supervisor.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -171,14 +171,14 @@ class Supervisor:
         before = self._peer.slot.status.end_at
         if end_at is None or before is None or abs(end_at - before) > _CLOCK_S:
             self._feed(reconciler.EndScheduled(end_at))
-        self._take_maintenance(notices.maintenance, notices.window)
+        self._take_maintenance(notices.maintenance, (notices.window_start, notices.window_end))
         if notices.preempted and not self._is_preempted:
             self._is_preempted = True
             self._loop.cancel("terminate")
             self._remove_limit()
             self._feed(reconciler.Preempted())
 
-    def _take_maintenance(self, leaving: bool, window: Window) -> None:
+    def _take_maintenance(self, leaving: bool, window: Tuple[float, float]) -> None:
         status = self._peer.slot.status
         if (status.leaving, status.window_start, status.window_end) == (leaving, *window):
             return

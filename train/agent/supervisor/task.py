@@ -308,11 +308,9 @@ class TaskProcess:
             self._gate = -1
         self._drain()
         self._loop.cancel("arrive")
-        if self._oom is not None:
-            if self.exit.signal == signal.SIGKILL and not self.killed:
-                verdict = self._oom.verdict(self.pid)
-                self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
-            self._oom.close()
+        if self._oom is not None and self.exit.signal == signal.SIGKILL and not self.killed:
+            verdict = self._oom.verdict()
+            self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
         if self._stack_requests:
             self._deliver_stacks()
         self._close_hook_pipe()

@@ -22,13 +22,13 @@ if os.environ["FLEET_RANK"] == "1":
 SLOWLY = b"""
 
 import time
-_quickly = ProgressParser._line
+_quickly = ProgressParser.feed
 
-def _slowly(self, line, *, newline):
-    time.sleep(0.002)
-    _quickly(self, line, newline=newline)
+def _slowly(self, data, at):
+    time.sleep(0.002 * data.count(10))
+    return _quickly(self, data, at)
 
-ProgressParser._line = _slowly
+ProgressParser.feed = _slowly
 """
 
 

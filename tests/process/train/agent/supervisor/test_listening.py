@@ -12,19 +12,13 @@ from pathlib import Path
 from train.agent.supervisor.listening import LEAST_CHECKS, PortWatch
 
 TASK = """
-import mmap, socket, sys, time
+import mmap, socket, sys
 files = [open(path, "rb") for path in sys.argv[1:]]
 mapped = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for file in files]
 sockets = [socket.socket()]
 sockets[0].bind(("127.0.0.1", 0))
 print(sockets[0].getsockname()[1], flush=True)
 for line in sys.stdin:
-    if line == "briefly\\n":
-        sockets[0].listen()
-        time.sleep(0.3)
-        sockets.pop().close()
-        print(flush=True)
-        continue
     sockets[0].listen() if line == "listen\\n" else sockets.append(socket.socket())
     print(flush=True)
 """
@@ -58,9 +52,8 @@ def _task(*libraries: Path) -> Iterator[_Task]:
 
 def _watch(task: _Task, port: int) -> PortWatch:
     watch = PortWatch(port)
-    watch.begin(task.process.pid)
     for _ in range(LEAST_CHECKS + 1):
-        watch.examine({task.process.pid})
+        watch.examine(task.process.pid, {task.process.pid})
     return watch
 
 

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,7 @@ from train.agent.gang import scheduling
 from train.agent.gang.states import Stage
 from train.agent.host.loop import Loop
 from train.agent.protocol.records import Outcome, Policy, PreemptionNotice, ReasonKind
-from train.agent.supervisor.preemption import (
-    NoticeResponse,
-    Notices,
-    NoticeWatch,
-    PollTiming,
-    Window,
-    find_notice,
-    read_notices,
-)
+from train.agent.supervisor.preemption import Notices, NoticeWatch, PollTiming, find_notice, read_notices
 from train.defaults import KILL_AFTER_PREEMPTION_S
 
 # --- the metadata server ------------------------------------------------------------------------------------------
@@ -33,7 +24,6 @@ from train.defaults import KILL_AFTER_PREEMPTION_S
 
 NOTICE = preemption_notices()[0]
 PATH = "/computeMetadata/v1/instance/?recursive=true"
-FAST = PollTiming(retry_s=0.01, longest_retry_s=0.02)
 
 
 def notice_at(server: str) -> PreemptionNotice:
@@ -69,29 +59,29 @@ AT = 1796205600
         ('{"attributes": "none"}', Notices()),
         (
             '{"upcomingMaintenance": {"windowStartTime": "2026-12-02T11:00:01Z", "windowEndTime": "soon"}}',
-            Notices(window=Window(AT + 3601.0)),
+            Notices(window_start=AT + 3601.0),
         ),
         (
             '{"upcomingMaintenance": {"window_start_time": "2026-12-02T10:30:00Z", '
             '"window_end_time": "2026-12-02T13:00:00+01:00"}}',
-            Notices(maintenance=True, window=Window(AT + 1800.0, AT + 7200.0)),
+            Notices(False, None, True, AT + 1800.0, AT + 7200.0),
         ),
         (
             '{"upcomingMaintenance": {"windowStartTime": "2026-12-01T10:00:00Z", '
             '"windowEndTime": "2026-12-01T12:00:00Z"}}',
-            Notices(window=Window(AT - 86400.0, AT - 79200.0)),
+            Notices(False, None, False, AT - 86400.0, AT - 79200.0),
         ),
         ("TRUE", Notices()),
         ("[" * 100_000, Notices()),
     ],
 )
 def test_the_notices_of_a_response_by_the_clock_of_its_server(content: str, notices: Notices) -> None:
-    assert read_notices(NOTICE, NoticeResponse({"date": DATE}, content)) == notices
+    assert read_notices(NOTICE, DATE, content) == notices
 
 
 def test_without_a_valid_time_of_the_server_the_clock_of_the_host_counts() -> None:
     content = f'{{"attributes": {{"fleet-end-at": "{round(time.time()) + 3600}"}}}}'
-    end_in_s = read_notices(NOTICE, NoticeResponse({"date": "soon"}, content)).end_in_s
+    end_in_s = read_notices(NOTICE, "soon", content).end_in_s
     assert end_in_s is not None
     assert 3000 < end_in_s < 3700
 
@@ -140,55 +130,26 @@ class Server:
             connection.close()
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def start(*answers: bytes | None) -> Server:
-        servers.append(Server(list(answers)))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
-
-
-def turn(loop: Loop, until: Callable[[], bool], deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not until():
-        assert time.monotonic() < end
+def test_each_change_is_waited_for_and_a_server_that_is_away_for_a_while_is_asked_again() -> None:
+    away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 2
+    end = answer("FALSE", end_at=AT + 60, etag="b2")
+    server = Server([answer("FALSE", etag="a1"), end, *away, answer("TRUE", end_at=AT + 60, etag="c3")])
+    loop, reports = Loop(), list[Notices]()
+    timing = PollTiming(answer_s=0.5, poll_s=0, retry_s=0.01, longest_retry_s=0.02)  # one response never ends
+    watch = NoticeWatch(loop, notice_at(server.place), reports.append, timing)
+    deadline = time.monotonic() + 90.0
+    while len(reports) < 3 or not server.asked[-1].endswith("last_etag=c3&timeout_sec=0"):
+        assert time.monotonic() < deadline
         loop.after("look", 0.02, lambda: None)
         loop.turn()
-
-
-def test_each_change_is_waited_for_and_reported(serve: Callable[..., Server]) -> None:
-    end = answer("FALSE", end_at=AT + 60, etag="b2")
-    server = serve(answer("FALSE", etag="a1"), end, answer("TRUE", end_at=AT + 60, etag="c3"))
-    loop, reports = Loop(), list[Notices]()
-    watch = NoticeWatch(loop, notice_at(server.place), reports.append, FAST)
-    turn(loop, lambda: len(server.asked) == 4)
+    watch.close()
+    loop.close()
+    server.close()
     assert reports == [Notices(), Notices(end_in_s=60.0), Notices(True, 60.0)]
     assert server.asked[0] == PATH
-    assert [asked.partition("last_etag=")[2] for asked in server.asked[1:]] == [
-        "a1&timeout_sec=300",
-        "b2&timeout_sec=300",
-        "c3&timeout_sec=300",
-    ]
-    watch.close()
-    loop.close()
-
-
-def test_a_server_that_is_away_for_a_while_is_asked_again(serve: Callable[..., Server]) -> None:
-    away = (None, answer("", status="503 Service Unavailable"), b"HTTP/1.1 200 OK\r\n", None) * 2
-    server = serve(answer("FALSE"), *away, answer("TRUE"))
-    loop, reports = Loop(), list[Notices]()
-    timing = FAST._replace(answer_s=2.0, poll_s=0)  # one response never ends
-    watch = NoticeWatch(loop, notice_at(server.place), reports.append, timing)
-    turn(loop, lambda: Notices(preempted=True) in reports)
-    assert server.asked[1].endswith("last_etag=e&timeout_sec=0")
-    assert server.asked[2] == PATH  # the current value is requested first
-    watch.close()
-    loop.close()
+    assert server.asked[1].endswith("last_etag=a1&timeout_sec=0")
+    assert server.asked[2].endswith("last_etag=b2&timeout_sec=0")
+    assert server.asked[3] == PATH  # the current value is requested first
 
 
 # --- the gang -----------------------------------------------------------------------------------------------------
