@@ -16,14 +16,10 @@ from hypothesis.internal.conjecture import providers
 
 from provision.local import sshd
 from provision.local.sshd import AGENTS_VARIABLE
-from tests import compiled_pip
 from tests.ports import reserved_port
 from tests.program import Program, set_default_signals
 
 ROOT = Path(__file__).parent
-_SHARED = (AGENTS_VARIABLE, compiled_pip.VARIABLE)
-"""Variables with the directories of what all tests share: compiled agents, which take 0.4 s of CPU time, and pip."""
-
 # Compiling all modules in each process that the tests start, and all tests in each worker, doubles the CPU time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -41,8 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # the examples would depend on what has been imported.
         vars(providers)["is_local_module_file"] = lambda _path: False
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
-        for variable in _SHARED:
-            os.environ[variable] = tempfile.mkdtemp(prefix="fleet-tests-")
+        # All tests share compiled agents, which take 0.4 s of CPU time each.
+        os.environ[AGENTS_VARIABLE] = tempfile.mkdtemp(prefix="fleet-tests-")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,8 +55,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Delete what all tests share."""
     if not hasattr(config, "workerinput"):
-        for variable in _SHARED:
-            shutil.rmtree(os.environ.pop(variable), ignore_errors=True)
+        shutil.rmtree(os.environ.pop(AGENTS_VARIABLE), ignore_errors=True)
 
 
 def pytest_runtest_teardown() -> None:

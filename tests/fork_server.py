@@ -310,22 +310,10 @@ def _import_all() -> None:
     parsed.command()(_parse_word)
     parsed([], standalone_mode=False)  # Typer imports what converts values when it parses the first option, in 0.2 s
     build_agent()
-    _share_pip()
 
 
 def _parse_word(_word: str = "") -> None:
     pass
-
-
-def _share_pip() -> None:
-    """Let commands send the pip of the tests, whose modules hosts need not compile, to hosts that have none."""
-    from functools import partial
-
-    from fleet.remote import client
-    from tests.compiled_pip import VARIABLE, read_compiled_pip
-
-    if directory := os.environ.get(VARIABLE):
-        vars(client)["read_pip_wheel"] = partial(read_compiled_pip, Path(directory))
 
 
 def main() -> Request | None:

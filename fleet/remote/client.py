@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from fleet.errors import FleetError, NotReadyError, translate
+from fleet.errors import FleetError, NotReadyError
 from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.quoting import one_line
@@ -33,8 +33,6 @@ from train.agent.protocol.records import (
     JobReport,
     JoinInfo,
     NeedContents,
-    NeedPip,
-    PipWheel,
     Prepare,
     Prepared,
     ReadClock,
@@ -49,8 +47,6 @@ from train.agent.protocol.records import (
     Stopped,
     name_of,
 )
-from train.bundled_pip import read_pip_wheel
-from train.errors import TrainError
 
 R = TypeVar("R")
 
@@ -457,30 +453,15 @@ class AgentClient:
     def _step_by_step(
         self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str
     ) -> R:
-        """Send a request whose steps the host reports until it answers; send it pip once if it needs that."""
+        """Send a request whose steps the host reports until it answers."""
         self.transport.send(request, doing=doing)
-        may_need_pip = isinstance(request, Bootstrap)
         while True:
             record, _ = self.transport.receive(STEP_S, doing)
-            if isinstance(record, NeedPip) and may_need_pip:
-                may_need_pip = False
-                self.transport.send(*self._pip(record), doing=doing)
-            elif isinstance(record, BootstrapStep):
-                record = record._replace(step=one_line(record.step), detail=one_line(record.detail))
-                doing = f"{record.step} ({record.detail})" if record.detail else record.step
-                on_step(record)
-            else:
+            if not isinstance(record, BootstrapStep):
                 return self.checked(record, answer)
-
-    def _pip(self, request: NeedPip) -> tuple[PipWheel, bytes]:
-        """Return the answer to a host without pip, and the bytes that follow it."""
-        try:
-            wheel = read_pip_wheel(str(request.python))
-        except TrainError as error:
-            message = f"{where(self.host)} has Python {request.python} without pip, and none can be sent to it"
-            raise translate(error).replaced(message=message) from error
-        content = b"" if wheel.digest in request.have else wheel.data
-        return PipWheel(wheel.digest, len(content)), content
+            record = record._replace(step=one_line(record.step), detail=one_line(record.detail))
+            doing = f"{record.step} ({record.detail})" if record.detail else record.step
+            on_step(record)
 
     # --- answers --------------------------------------------------------------------------------------------------
 

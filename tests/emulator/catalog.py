@@ -207,7 +207,7 @@ class Image:
         arm: It is for Arm processors.
         gvnic: It has a driver for gVNIC.
         cloud_init: It has cloud-init, which replaces host keys at the first boot, and prints them on the console.
-        python: Version of its Python, which has neither ensurepip, pip, conda, nor headers.
+        python: Version of its Python, which has neither pip, conda, nor headers.
         number: Its id; empty: derived from its path.
         files: Directory of the files on it, as a guest saved them; None: only those that all guests have.
     """

@@ -1,13 +1,15 @@
-"""The Python of a guest: that of Ubuntu's cloud images, on which nothing was installed.
+"""The Python of a guest: that of Ubuntu's cloud images, on which only python3-venv was installed.
 
 Ubuntu and Debian keep ensurepip in the package python3-venv, pip in python3-pip, the headers in python3-dev, and so
-on, and mark the interpreter as managed by apt (PEP 668). Their images have none of these packages.
+on, and mark the interpreter as managed by apt (PEP 668). Their images have none of these packages. Guests have
+ensurepip, without which fleet downloads uv and pip from the real package index.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,14 @@ _MARK = """\
 Error=To install Python packages system-wide, try apt install
  python3-xyz, where xyz is the package you are trying to
  install.
+"""
+# The pip of this environment with its bytecode: to compile pip takes longer than to install small packages.
+_ENSUREPIP = """\
+import pathlib, shutil, sysconfig
+site = pathlib.Path(sysconfig.get_path("purelib"))
+for directory in pathlib.Path({packages!r}).glob("pip*"):
+    if directory.name == "pip" or directory.suffix == ".dist-info":
+        shutil.copytree(directory, site / directory.name)
 """
 
 
@@ -71,6 +81,10 @@ def build(directory: Path, source: Source = THIS, *, is_managed: bool = True) ->
         if entry.name not in _ABSENT:
             (library / entry.name).symlink_to(entry)
     (library / "site-packages").mkdir()
+    (library / "ensurepip").mkdir()
+    text = _ENSUREPIP.format(packages=sysconfig.get_path("purelib"))
+    (library / "ensurepip" / "__main__.py").write_text(text)
+    (library / "ensurepip" / "__init__.py").touch()
     if is_managed:
         (library / "EXTERNALLY-MANAGED").write_text(_MARK)
     for path in (directory, *directory.rglob("*")):

@@ -159,7 +159,7 @@ def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], objec
         ),
         (
             lambda agent: agent.bootstrap(records.Bootstrap(), _ignore),
-            damaged(mangler, _first(records.BootstrapStep), records.NeedPip("3.11"), ready),
+            damaged(mangler, _first(records.BootstrapStep), ready),
         ),
         (
             lambda agent: cast("SSHTransport", agent.transport).greet(b"agent", 1.0),

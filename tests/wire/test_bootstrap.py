@@ -18,9 +18,10 @@ from fleet.remote.ssh import transport as transport_module
 from fleet.remote.ssh.transport import open_agent
 from fleet.state import slots
 from provision.model import FleetSpec, Host
-from tests.emulator import python as bare_python
 from tests.interpreter import shared_interpreter
-from tests.process.train.agent.wheels import wheel
+from tests.process.train.agent.index_server import serve
+from tests.process.train.agent.packages.test_packages import without
+from tests.process.train.agent.wheels import uv_wheels, wheel
 from tests.wire.hosts import Hosts
 from tests.wire.scripted import Scripted
 from train.agent.protocol.records import Bootstrap, BootstrapStep, Prepare
@@ -51,7 +52,7 @@ def spec(*packages: str) -> FleetSpec:
 
 @pytest.fixture
 def places(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> list[Host]:
-    """Return two hosts whose interpreter has pip with its bytecode."""
+    """Return two hosts whose interpreter has the ensurepip of guests."""
     interpreter = shared_interpreter(tmp_path_factory)
     return [dataclasses.replace(host, python=interpreter) for host in hosts.hosts[:2]]
 
@@ -96,27 +97,18 @@ def test_packages_are_installed_once_on_each_host_for_all_its_slots(
         assert (repeated.python, repeated.made) == (made[0].python, False)
 
 
-def test_packages_are_installed_on_a_host_without_ensurepip_and_pip(
-    hosts: Hosts, wheels: tuple[str, str], tmp_path: Path
-) -> None:
-    bare = str(bare_python.build(tmp_path / "bare"))
+def test_packages_are_installed_on_a_host_without_venv_ensurepip_and_pip(hosts: Hosts, tmp_path: Path) -> None:
+    directory = tmp_path / "wheels"
+    wheel(directory, "tensorflow", "2.21.0")
+    uv_wheels(directory)
+    bare = without(tmp_path / "bare", "venv", "ensurepip")
     sink = StoringSink()
     before = [dataclasses.replace(hosts.hosts[0], python=bare)]
-    (host,) = ready(spec(*wheels, "tensorflow==2.21.0"), before, hosts.key, sink)
+    with serve(directory) as index:
+        requested = dataclasses.replace(spec("tensorflow==2.21.0"), index_url=f"http://{index.location}/simple")
+        (host,) = ready(requested, before, hosts.key, sink)
     subprocess.run([host.python, "-c", "import tensorflow, pip"], check=True)
-    assert "receiving pip" in sink.steps(host.name)
-
-
-def test_a_python_that_pip_does_not_support_is_reported(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = "hello()\nreceive()\nsend('need_pip', python='3.2')\nreceive()"
-    monkeypatch.setattr(transport_module, "pack", Scripted(body))
-    with (
-        open_agent(hosts.hosts[0], hosts.key) as client,
-        pytest.raises(NotReadyError, match=r"has Python 3.2 without pip, and none can be sent to it$") as raised,
-    ):
-        client.bootstrap(Bootstrap("six"), lambda _: None)
-    assert raised.value.cause.startswith("the pip of this program's environment needs Python ")
-    assert raised.value.hint == "use an image or an interpreter with a newer Python"
+    assert "receiving uv" in sink.steps(host.name)
 
 
 def test_installed_packages_need_no_connection(hosts: Hosts) -> None:

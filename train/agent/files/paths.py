@@ -16,8 +16,8 @@ ROOT/                       one fleet's files on this host, readable only by the
         ready.json          written last, touched at each use
         scratch/            pip's temporary files
     venvs/lock              locked during an installation
-    pip/HASH.whl            pip, if the host's Python contains none
-    slot-N/                 the same again for each of several slots of the host, which share venvs/ and pip/
+    uv/uv                   the program, from the package index
+    slot-N/                 the same again for each of several slots of the host, which share venvs/ and uv/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         boot.json           what this host needs to rejoin the job after a restart; missing once the job has ended
@@ -95,7 +95,6 @@ class HostPaths(_Roots):
     venvs = _Path("venvs", of="common")  # directory of the virtual environments
     venvs_lock = _Path("venvs/lock", of="common")  # locked while a virtual environment is made
     uv = _Path("uv/uv", of="common")  # the program, from the package index
-    pip = _Path("pip", of="common")  # directory of the pip wheels that a client sent
 
     @property
     def common(self) -> str:
@@ -106,10 +105,6 @@ class HostPaths(_Roots):
         """Return the paths of the host and of all its slots."""
         names = sorted(name for name in list_names(self.common) if name.startswith(SLOT_PREFIX))
         return [HostPaths(self.common), *(HostPaths(os.path.join(self.common, name), self.common) for name in names)]
-
-    def pip_wheel(self, digest: str) -> str:
-        """Path of the pip wheel with this SHA-256."""
-        return os.path.join(self.pip, f"{digest}.whl")
 
     def venv(self, name: str) -> "VenvPaths":
         """Paths of one virtual environment."""

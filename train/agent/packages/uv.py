@@ -1,6 +1,7 @@
 """Install packages with uv, in a third of pip's time, on hosts that can get it from their package index.
 
-uv does not read the settings of pip. A host that has others than the index gets its packages from pip.
+uv does not read the settings of pip. A host that has others than the index gets its packages from pip, and from uv
+only pip itself.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Uv:
         environment: Variables for pip, with the index, the proxy, and the file of logins.
         source: The index of the fleet.
         steps: Reports the progress.
+
+    Attributes:
+        replaces_pip: The host has no settings of pip that uv does not read.
+        obstacle: Why it could not be downloaded.
     """
 
     def __init__(self, host: HostPaths, environment: Dict[str, str], source: PipSource, steps: Steps) -> None:
@@ -69,9 +74,9 @@ class Uv:
         self._index = source.index_url or environment.get("PIP_INDEX_URL") or _PUBLIC_INDEX
         configuration = environment.get("PIP_CONFIG_FILE")
         files = [os.path.expanduser(path) for path in ([configuration] if configuration else _CONFIGURATIONS)]
-        is_configured = any(os.path.isfile(path) for path in files)
         others = {name for name, value in environment.items() if name.startswith("PIP_") and value} - _REPLACED
-        self._is_usable = not is_configured and not others
+        self.replaces_pip = not others and not any(os.path.isfile(path) for path in files)
+        self.obstacle = ""
         self._environment = {name: value for name, value in environment.items() if not name.startswith("PIP_")}
         self._environment.update(
             UV_DEFAULT_INDEX=self._index,
@@ -82,26 +87,19 @@ class Uv:
         if environment.get("PIP_CERT"):
             self._environment["SSL_CERT_FILE"] = environment["PIP_CERT"]
 
-    def is_there(self) -> bool:
-        """Return whether this host has uv; download it if it is missing."""
-        if self._is_usable and not os.access(self._path, os.X_OK):
-            self._steps.report_step("receiving uv")
-            disk.make_directory(os.path.dirname(self._path))
-            command = [sys.executable, "-I", "-c", read_source("fetch_uv"), self._index, self._path]
-            run_quietly(command, self._environment, self._steps, _FETCH_DEADLINE_S)
-        self._is_usable = self._is_usable and os.access(self._path, os.X_OK)
-        return self._is_usable
-
     def create(self, paths: VenvPaths, python: str) -> bool:
         """Create an environment without packages; return whether it worked."""
-        command = [self._path, "venv", "--quiet", "--python", python, paths.directory]
+        if not self._fetch():
+            return False
+        command = [self._path, "venv", "--quiet", "--allow-existing", "--python", python, paths.directory]
         end, _ = run_quietly(command, self._environment, self._steps, _DEADLINE_S)
         return end is not None and end.code == 0
 
-    def install(self, paths: VenvPaths) -> bool:
-        """Install the requirements of an environment; return whether it worked: if not, pip finds out why."""
-        lists = ["-r", paths.requirements, "-c", paths.constraints]
-        command = [self._path, "pip", "install", "--compile-bytecode", "--python", paths.python, *lists]
+    def install(self, paths: VenvPaths, *packages: str) -> bool:
+        """Install packages into an environment; return whether it worked: if not, pip finds out why."""
+        if not self._fetch():
+            return False
+        command = [self._path, "pip", "install", "--compile-bytecode", "--python", paths.python, *packages]
         cache = os.path.join(paths.scratch, "uv")  # its files become those of the environment
         watch = InstallationWatch(paths, self._steps)
         environment = {**self._environment, "UV_CACHE_DIR": cache, "TMPDIR": paths.scratch}
@@ -112,3 +110,14 @@ class Uv:
         except OverdueError:
             return False
         return end.code == 0
+
+    def _fetch(self) -> bool:
+        """Return whether this host has uv; download it if it is missing."""
+        if not os.access(self._path, os.X_OK) and not self.obstacle:
+            self._steps.report_step("receiving uv")
+            disk.make_directory(os.path.dirname(self._path))
+            command = [sys.executable, "-I", "-c", read_source("fetch_uv"), self._index, self._path]
+            end, lines = run_quietly(command, self._environment, self._steps, _FETCH_DEADLINE_S)
+            if end is None or end.code:
+                self.obstacle = next((line for line in reversed(lines) if line.strip()), "its download does not end")
+        return os.access(self._path, os.X_OK)

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 
 from train.agent.files import disk
 from train.agent.files.journal import read_job, read_result
@@ -28,13 +28,11 @@ from train.agent.host.runner import OverdueError, Steps, run, run_quietly
 from train.agent.injected.probe_interpreter import TENSORFLOWS
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import find_cause
-from train.agent.packages.pip_wheel import find_wheel, unpack_wheel
 from train.agent.packages.uv import InstallationWatch, Uv
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import PipSource, Refusal
 
 KEPT = 3
-UNUSED_S = 30 * 86400.0
 OLDEST_PYTHON = (3, 9)
 _FORMAT = "1"  # of what is in such a directory
 _VENV_DEADLINE_S = 180.0
@@ -51,7 +49,7 @@ _REMOVED_VARIABLES = (
     "PIP_PREFIX",
     "PIP_QUIET",
 )
-_NO_VENV = re.compile(r"No module named '?venv")
+_VARIABLES = {"PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?")
 _HASHED = re.compile(r"(?:^|\s)--(?:hash|require-hashes)\b")
 # Disk space of large packages, with their downloads. An installation of others begins with the least.
@@ -118,18 +116,6 @@ def least_disk_bytes(requirements: str) -> int:
     return max([_LEAST_BYTES, *sizes])
 
 
-def select_unused(complete: Sequence[Tuple[float, VenvPaths]], now: float) -> List[VenvPaths]:
-    """Return the environments to remove before a new one is created, of the complete and unused ones.
-
-    Args:
-        complete: Each with the time of its last use, in seconds since the epoch.
-        now: Seconds since the epoch.
-    """
-    newest_first = sorted(complete, reverse=True)
-    kept = {paths for at, paths in newest_first[: KEPT - 1] if now - at < UNUSED_S}
-    return [paths for _, paths in newest_first if paths not in kept]
-
-
 def overlay(host: HostPaths, spec: EnvironmentSpec, interpreter: Interpreter) -> Tuple[EnvironmentSpec, Base]:
     """Return requirements and base of an environment that finds everything that the interpreter finds.
 
@@ -159,10 +145,10 @@ class Venvs:
 
     def __init__(self, host: HostPaths, session: Dict[str, str], steps: Steps, source: PipSource) -> None:
         self._host = host
-        self._session = {name: value for name, value in session.items() if name not in _REMOVED_VARIABLES}
+        session = {name: value for name, value in session.items() if name not in _REMOVED_VARIABLES}
+        self._environment = {**session, **_VARIABLES}
         self._steps = steps
         self._source = source
-        self._uv: Optional[Uv] = None
 
     def locate(self, spec: EnvironmentSpec, base: Base) -> VenvPaths:
         """Return the paths of the requested environment."""
@@ -201,9 +187,8 @@ class Venvs:
             end = time.monotonic() + _LOCK_DEADLINE_S
             while not try_lock(lock):
                 if time.monotonic() > end:
-                    reason = (
-                        f"packages have been installed for others on this host for {_LOCK_DEADLINE_S / 60:.0f} min"
-                    )
+                    minutes = _LOCK_DEADLINE_S / 60
+                    reason = f"packages have been installed for others on this host for {minutes:.0f} min"
                     raise RefusedError(Refusal.BUSY, reason, "end it, and run the command again")
                 self._steps.report_step("waiting", "packages are installed for others on this host")
                 self._steps.pause(_LOCK_AGAIN_S)
@@ -213,23 +198,18 @@ class Venvs:
 
     def _prune(self, base: Base) -> None:
         """Remove incomplete environments, and unused ones but the newest."""
-        used = _in_use(self._host) | {base.owner} | _owners(self._host)
-        complete = []
-        for name in sorted(os.listdir(self._host.venvs)):
-            paths = self._host.venv(name)
-            if not os.path.isdir(paths.directory) or paths.directory in used:
-                continue
-            if os.path.exists(paths.ready):
-                complete.append((os.stat(paths.ready).st_mtime, paths))
-            else:
-                self._remove(paths)
-        for paths in select_unused(complete, time.time()):
-            self._remove(paths)
-
-    def _remove(self, paths: VenvPaths) -> None:
-        self._steps.report_step("removing old packages")
-        disk.remove_file(paths.ready)
-        disk.remove_tree(paths.directory)
+        all_paths = [self._host.venv(name) for name in disk.list_names(self._host.venvs)]
+        all_paths = [paths for paths in all_paths if os.path.isdir(paths.directory)]
+        ready = {paths: disk.read_json(paths.ready) for paths in all_paths}
+        used = _in_use(self._host) | {base.owner} | {str(info.get("owner")) for info in ready.values() if info}
+        unused = [paths for paths in all_paths if paths.directory not in used]
+        complete = [paths for paths in unused if ready[paths] is not None]
+        complete.sort(key=lambda paths: os.stat(paths.ready).st_mtime, reverse=True)
+        for paths in unused:
+            if paths not in complete[: KEPT - 1]:
+                self._steps.report_step("removing old packages")
+                disk.remove_file(paths.ready)
+                disk.remove_tree(paths.directory)
 
     def _check_disk(self, spec: EnvironmentSpec, base: Base) -> None:
         free, total = disk.free_space(self._host.venvs)
@@ -247,91 +227,94 @@ class Venvs:
         began = time.monotonic()
         self._steps.report_step("creating the environment", f"Python {base.version}")
         disk.remove_tree(paths.directory)
-        disk.make_directory(paths.directory)
-        self._uv = None if base.base_directories else self._find_uv(paths)  # uv does not see packages below
-        self._create_empty(paths, base)
-        self._fill(paths, spec, base)
+        disk.make_directory(paths.scratch)
+        disk.write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
+        disk.write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
+        netrc = os.path.join(paths.scratch, "netrc")
+        disk.write_atomic(netrc, netrc_text(self._source).encode())
+        environment = pip_environment({**self._environment, "TMPDIR": paths.scratch}, self._source, netrc)
+        self._fill(paths, base, environment)
         disk.remove_tree(paths.scratch)
         seconds = round(time.monotonic() - began, 1)
         info = {"base": base.path, "python": base.version, "owner": base.owner, "seconds": seconds}
         disk.write_atomic(paths.ready, json.dumps(info).encode())
 
-    def _fill(self, paths: VenvPaths, spec: EnvironmentSpec, base: Base) -> None:
-        """Install pip, and with it the packages, into an empty environment."""
-        wheel = find_wheel(self._host, base.path, base.version, self._session, self._steps)
-        for directory in _site_directories(paths):
-            unpack_wheel(wheel, paths, directory)
+    def _fill(self, paths: VenvPaths, base: Base, environment: Dict[str, str]) -> None:
+        """Create an environment, and install its packages: with uv if it replaces pip, otherwise with pip."""
+        uv = Uv(self._host, environment, self._source, self._steps)
+        lists = ["-r", paths.requirements, "-c", paths.constraints]
         if base.base_directories:
-            _write_base_file(paths, base)
-        disk.make_directory(paths.scratch)
-        disk.write_atomic(paths.requirements, spec.text.encode("utf-8", "surrogateescape"))
-        disk.write_atomic(paths.constraints, spec.constraints.encode("utf-8", "surrogateescape"))
-        self._install(paths)
+            self._create_empty(paths, base, uv)
+            _write_base_file(paths, base)  # uv does not see the packages below
+        elif uv.replaces_pip and uv.create(paths, base.path):
+            if uv.install(paths, *lists, "pip"):
+                return
+        else:
+            self._create_empty(paths, base, uv)
+        self._ensure_pip(paths, base, uv)
+        self._run_pip(paths, lists, environment)
 
-    def _find_uv(self, paths: VenvPaths) -> Optional[Uv]:
-        uv = Uv(self._host, self._pip_environment(paths), self._source, self._steps)
-        is_there = uv.is_there()
-        disk.remove_tree(paths.scratch)  # environments are created in empty directories
-        return uv if is_there else None
-
-    def _pip_environment(self, paths: VenvPaths) -> Dict[str, str]:
-        """Return the environment of pip; write the logins to which it refers."""
-        netrc = os.path.join(paths.scratch, "netrc")
-        disk.make_directory(paths.scratch)
-        disk.write_atomic(netrc, netrc_text(self._source).encode())
-        return pip_environment({**self._environment(), "TMPDIR": paths.scratch}, self._source, netrc)
-
-    def _create_empty(self, paths: VenvPaths, base: Base) -> None:
+    def _create_empty(self, paths: VenvPaths, base: Base, uv: Uv) -> None:
         """Create an environment without packages."""
-        if self._uv is not None and self._uv.create(paths, base.path):
-            return
-        output = self._run_to_end([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
-        if output is not None:
-            raise _no_environment(output, base)
+        problem = self._problem([base.path, "-I", "-m", "venv", "--without-pip", paths.directory])
+        if problem and not uv.create(paths, base.path):
+            raise RefusedError(
+                Refusal.PYTHON,
+                f"{base.path} on this host cannot create a virtual environment",
+                "use an image or an interpreter with the whole standard library",
+                cause=problem,
+            )
 
-    def _run_to_end(self, command: List[str]) -> Optional[str]:
-        """Return None if the command succeeded, or else its output."""
-        end, lines = run_quietly(command, self._environment(), self._steps, _VENV_DEADLINE_S)
+    def _ensure_pip(self, paths: VenvPaths, base: Base, uv: Uv) -> None:
+        """Install pip into an environment that does not find it."""
+        pip, ensurepip = [["-m", "pip", "--version"], ["-m", "ensurepip", "--default-pip"]]
+        for arguments in (pip, ensurepip):
+            if not self._problem([paths.python, "-I", *arguments]):
+                return
+        if not uv.install(paths, "pip"):
+            raise RefusedError(
+                Refusal.PYTHON,
+                f"{base.path} on this host has no pip",
+                "install it (apt install python3-venv), or let the host reach a package index that has uv and pip; "
+                "instances without an external address need Cloud NAT",
+                cause=f"uv cannot install it: {hide_logins(uv.obstacle, self._source) or 'the index has none'}",
+            )
+
+    def _problem(self, command: List[str]) -> str:
+        """Run a command; return the last line of its output if it fails, or else nothing."""
+        end, lines = run_quietly(command, self._environment, self._steps, _VENV_DEADLINE_S)
         if end is None:
             return f"{' '.join(command[:4])} did not end within {_VENV_DEADLINE_S:.0f} s"
-        return None if end.code == 0 else "\n".join(lines)
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+        return last if end.code else ""
 
-    def _install(self, paths: VenvPaths) -> None:
-        env = self._pip_environment(paths)
-        if self._uv is not None and self._uv.install(paths):
-            return
+    def _run_pip(self, paths: VenvPaths, lists: List[str], environment: Dict[str, str]) -> None:
         options = ["--progress-bar", "off", "--no-input", "--disable-pip-version-check"]
-        lists = ["-r", paths.requirements, "-c", paths.constraints]
         command = [paths.python, "-I", "-m", "pip", "install", *options, *lists]
         output: List[str] = []
         watch = InstallationWatch(paths, self._steps, lambda line: output.append(hide_logins(line, self._source)))
+        directory, on_lines = paths.directory, watch.on_lines
         try:
-            end = run(command, env, paths.directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=watch.on_lines)
+            end = run(command, environment, directory, self._steps, deadline_s=_PIP_DEADLINE_S, on_lines=on_lines)
         except OverdueError:
             raise RefusedError(
                 Refusal.INSTALLATION,
-                f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min"
-                + (f"; its last line is: {output[-1].strip()}" if output else ""),
+                f"pip made no progress for {_PIP_DEADLINE_S / 60:.0f} min",
                 "run the command again; what was downloaded is kept",
+                cause=output[-1].strip() if output else "",
             ) from None
         if end.code != 0:
             logs_in = bool(netrc_text(self._source)) or "@" in self._source.proxy
             raise RefusedError(*find_cause(output, end, logs_in=logs_in))
 
-    def _environment(self) -> Dict[str, str]:
-        return {**self._session, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8", "NO_COLOR": "1", "PIP_USER": "0"}
-
 
 def _write_base_file(paths: VenvPaths, base: Base) -> None:
+    """Let an environment find the packages of its base behind its own."""
     lines = "".join(f"import site; site.addsitedir({directory!r})\n" for directory in base.base_directories)
-    for directory in _site_directories(paths):
-        disk.write_atomic(os.path.join(directory, _BASE_FILE), lines.encode("utf-8", "surrogateescape"))
-
-
-def _owners(host: HostPaths) -> Set[str]:
-    """Return the directories of environments that overlays depend on."""
-    ready = (disk.read_json(host.venv(name).ready) for name in os.listdir(host.venvs))
-    return {str(values.get("owner", "")) for values in ready if values is not None}
+    library = os.path.join(paths.directory, "lib")
+    for python in disk.list_names(library):
+        path = os.path.join(library, python, "site-packages", _BASE_FILE)
+        disk.write_atomic(path, lines.encode("utf-8", "surrogateescape"))
 
 
 def is_complete(paths: VenvPaths, base: Base) -> bool:
@@ -350,23 +333,6 @@ def mark_used(paths: VenvPaths) -> bool:
     return os.access(paths.python, os.X_OK) and os.path.exists(paths.ready)
 
 
-def _no_environment(printed: str, base: Base) -> RefusedError:
-    if _NO_VENV.search(printed):
-        return RefusedError(
-            Refusal.PYTHON,
-            f"{base.path} on this host has no module venv",
-            "use an image or an interpreter with the whole standard library",
-            cause="its standard library is not installed completely",
-        )
-    lines = [line.strip() for line in printed.split("\n") if line.strip()]
-    return RefusedError(
-        Refusal.PYTHON,
-        f"{base.path} on this host cannot create a virtual environment",
-        "use another image or interpreter",
-        cause=lines[-1] if lines else "it printed nothing",
-    )
-
-
 def _in_use(host: HostPaths) -> Set[str]:
     """Return the directories of environments in which a process runs, or whose job has not ended."""
     commands = (disk.read_text(f"/proc/{name}/cmdline") for name in os.listdir("/proc") if name.isdigit())
@@ -377,8 +343,3 @@ def _in_use(host: HostPaths) -> Set[str]:
             pythons += [str(word) for word in (*job.get("command", [])[:1], job.get("python", ""))]
     directories = (os.path.dirname(os.path.dirname(python)) for python in pythons)
     return {directory for directory in directories if os.path.dirname(directory) == host.venvs}
-
-
-def _site_directories(paths: VenvPaths) -> List[str]:
-    above = os.path.join(paths.directory, "lib")
-    return [os.path.join(above, python, "site-packages") for python in disk.list_names(above)]

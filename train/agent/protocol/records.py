@@ -23,8 +23,7 @@ One exec of the agent on a host is one conversation:
     client  → FetchContents      agent → Chunk* Chunk(0)
     client  → Stop               agent → Stopped
     client  → Inspect            agent → JobReport*, End
-    client  → Bootstrap          agent → BootstrapStep*, then NeedPip | Bootstrapped | Refused
-    client  → PipWheel           agent → BootstrapStep*, then Bootstrapped | Refused         (after NeedPip)
+    client  → Bootstrap          agent → BootstrapStep*, then Bootstrapped | Refused
     client  → SmokeTest          agent → BootstrapStep*, then SmokeTestResult | Refused
                                                          (after Prepared, in place of Commit)
     client  → ListJobs           agent → (StoredJob | Beat)*, DiskSpace, End
@@ -456,13 +455,6 @@ class Bootstrap(NamedTuple):
     source: PipSource = PipSource()
 
 
-class PipWheel(NamedTuple):
-    """The pip wheel for NeedPip; its bytes follow unless the host has it."""
-
-    sha256: str
-    payload: int = 0  # bytes that follow
-
-
 class SmokeTest(NamedTuple):
     """Run what was prepared alone, as a cluster of one, until its first step, and leave nothing behind."""
 
@@ -602,13 +594,6 @@ class BootstrapStep(NamedTuple):
     detail: str = ""  # which one
     part: int = 0  # of `whole`: bytes of a download, packages while they are installed
     whole: int = 0  # 0: not known
-
-
-class NeedPip(NamedTuple):
-    """The host waits for PipWheel, because its Python contains no pip."""
-
-    python: str  # 3.12
-    have: List[str] = []  # SHA-256 of the wheels that are on the host
 
 
 class Bootstrapped(NamedTuple):

@@ -89,7 +89,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
+            with contextlib.suppress(BrokenPipeError):
+                self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
         return

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 _WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
@@ -40,3 +44,10 @@ def _digest(text: str) -> str:
 def pip_environment(directory: Path) -> dict[str, str]:
     """Return variables with which pip finds the wheels of `directory` and no others."""
     return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(directory)}
+
+
+def uv_wheels(directory: Path) -> None:
+    """Download wheels of uv and pip into a directory; skip the test if that is not possible."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(directory), "uv", "pip"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("uv cannot be downloaded")

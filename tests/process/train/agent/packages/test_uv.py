@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -14,8 +13,7 @@ from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.index_server import serve
 from tests.process.train.agent.packages.test_index import ENVIRONMENT, PASSWORD, USER
 from tests.process.train.agent.packages.test_packages import done, refused, without
-from tests.process.train.agent.wheels import wheel
-from tests.program import PYTHON
+from tests.process.train.agent.wheels import uv_wheels, wheel
 from train.agent.protocol.records import Bootstrapped, PipSource
 
 DIRECT = {**ENVIRONMENT, "all_proxy": ""}
@@ -23,18 +21,10 @@ DIRECT = {**ENVIRONMENT, "all_proxy": ""}
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    return tmp_path / "wheels"
-
-
-@pytest.fixture(scope="session")
-def uv(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a wheel of uv."""
-    directory = tmp_path_factory.mktemp("uv")
-    command = [PYTHON, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(directory), "uv"]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("uv cannot be downloaded")
-    (path,) = directory.iterdir()
-    return path
+    """Return the directory of an index with one package."""
+    directory = tmp_path / "wheels"
+    wheel(directory, "adds", "1.0")
+    return directory
 
 
 def installer(answer: Bootstrapped, package: str) -> str:
@@ -50,41 +40,35 @@ def broken_uv(wheels: Path) -> None:
         archive.writestr("uv-99.0.0.data/scripts/uv", "#!/bin/sh\nexit 1\n")
 
 
-def test_a_host_without_venv_ensurepip_and_pip_gets_uv_from_its_index(
-    connect: Connect, wheels: Path, tmp_path: Path, uv: Path
+def test_a_host_without_venv_ensurepip_and_pip_gets_uv_and_pip_from_its_index(
+    connect: Connect, wheels: Path, tmp_path: Path
 ) -> None:
-    wheel(wheels, "adds", "1.0")
-    shutil.copy(uv, wheels)
+    uv_wheels(wheels)
     (wheels / "uv-999.0.0-py3-none-win_amd64.whl").touch()
-    agent, python = connect(env=DIRECT), without(tmp_path, "venv")
+    agent, python = connect(env=DIRECT), without(tmp_path / "bare", "venv", "ensurepip")
     with serve(wheels, f"{USER}:{PASSWORD}") as index:
         source = PipSource(f"http://{index.location}/simple", USER, PASSWORD)
         answer = done(agent, requirements="adds", source=source, python=python)
         assert installer(answer, "adds") == "uv"
-        assert done(agent, requirements="adds>=1", source=source, python=python).made
-        assert index.paths.count(f"/files/{uv.name}") == 1
+        subprocess.run([answer.python, "-m", "pip", "--version"], check=True)
+        above = done(agent, requirements="adds<=1", source=source, python=python, on_top=True)
+        assert installer(above, "adds") == "pip"
+        assert sum(path.startswith("/files/uv-") for path in index.paths) == 1
         refusal = refused(agent, requirements="adds\nnope", source=source, python=python)
     assert refusal.reason == "pip finds no nope"  # what uv cannot install, pip explains
     assert PASSWORD not in "".join(path.read_text("latin-1") for path in agent.root.rglob("*") if path.is_file())
 
 
 def test_pip_installs_the_packages_if_uv_cannot(connect: Connect, wheels: Path) -> None:
-    wheel(wheels, "adds", "1.0")
     agent = connect(env=DIRECT)
     with serve(wheels) as index:
         source = PipSource(f"http://{index.location}/simple")
         assert installer(done(agent, requirements="adds", source=source), "adds") == "pip"
         broken_uv(wheels)
+        index.digest = "0" * 64
+        refused(agent, requirements="adds>=0.1", source=source)  # pip verifies the hash, too
+        assert any(path.startswith("/files/uv-99") for path in index.paths)
+        assert not (agent.root / "uv/uv").exists()
+        index.digest = ""
         assert installer(done(agent, requirements="adds>=1", source=source), "adds") == "pip"
         assert (agent.root / "uv/uv").exists()
-
-
-def test_a_damaged_uv_is_not_used(connect: Connect, wheels: Path) -> None:
-    wheel(wheels, "adds", "1.0")
-    broken_uv(wheels)
-    agent = connect(env=DIRECT)
-    with serve(wheels) as index:
-        index.digest = "0" * 64
-        refused(agent, requirements="adds", source=PipSource(f"http://{index.location}/simple"))
-        assert any(path.startswith("/files/uv-99") for path in index.paths)
-    assert not (agent.root / "uv/uv").exists()
