@@ -26,8 +26,14 @@ FLEET = "demo"
 EPOCHS = 3
 
 
-def run(workers: int, services: Services, sink: Sink) -> str:
+def run(workers: int, services: Services, sink: Sink, *, startup: bool = False) -> str:
     """Start a fleet called ``demo``, train a small model on it, pull its results, and delete the fleet.
+
+    Args:
+        workers: Number of workers.
+        services: Services outside the program.
+        sink: Takes the events.
+        startup: Show TensorFlow's startup messages, too.
 
     Raises:
         NotReadyError: TensorFlow is not installed here.
@@ -40,7 +46,9 @@ def run(workers: int, services: Services, sink: Sink) -> str:
         with _fleet(workers, services, sink):
             _announce(f"train {script.name} -- --epochs {EPOCHS}", sink)
             arguments = ("--epochs", str(EPOCHS))
-            train_request = train.TrainRequest(fleet=FLEET, script=str(script), arguments=arguments, requirements="")
+            train_request = train.TrainRequest(
+                fleet=FLEET, script=str(script), arguments=arguments, requirements="", startup=startup
+            )
             job = train.run(train_request, services, _WithoutAdvice(sink))
             _announce("pull", sink)
             pulled = pull_results(PullRequest(fleet=FLEET, job=job), services, sink)
@@ -122,4 +130,4 @@ def demo(
       fleet demo --workers 4
     """
     with session(FLEET, output, yes=True, raw=raw) as running:
-        run(workers, running.services, running.sink)
+        run(workers, running.services, running.sink, startup=raw or output is Output.JSON)

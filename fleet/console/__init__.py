@@ -31,8 +31,7 @@ def make_sink(
         stdout: Takes the log; its ``buffer`` is written to directly, unless the sink is live.
         stderr: Takes messages, if the log is written to `stdout` as lines.
         prefix: Whether lines of the log start with their task.
-        raw: Whether the log is shown byte for byte: with TensorFlow's startup messages, equal lines of all tasks,
-            and redrawn text.
+        raw: Whether the log is shown byte for byte: with equal lines of all tasks, and redrawn text.
         hint: How to leave the live console, for its last line.
         environ: Environment: TERM and NO_COLOR count.
     """
@@ -40,17 +39,11 @@ def make_sink(
         from fleet.console.jsonl import JsonSink
 
         return JsonSink(stdout.buffer)
+    from fleet.console.lines import LinesSink, LogStyle
+
+    style = LogStyle(prefix, accepts_color(stdout, environ), stdout.isatty(), raw)
     if output == "auto" and is_smart(stdout, environ):
         from fleet.console.live import LiveSink
 
-        return LiveSink(stdout, prefix=prefix, startup=raw, hint=hint, environ=environ)
-    from fleet.console.lines import LinesSink
-
-    return LinesSink(
-        stdout.buffer,
-        stderr,
-        prefix=prefix,
-        color=accepts_color(stdout, environ),
-        terminal=stdout.isatty(),
-        raw=raw,
-    )
+        return LiveSink(stdout, style, hint=hint)
+    return LinesSink(stdout.buffer, stderr, style)

@@ -6,9 +6,6 @@ import textwrap
 from collections.abc import Mapping, MutableMapping
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from fleet.console import tables
@@ -34,7 +31,7 @@ def make_frame(
     bars: Mapping[str, str] = {},
     notice: str = "",
     widths: MutableMapping[str, int] | None = None,
-) -> Group:
+) -> list[Text]:
     """Return the lines below the log: a rule, the job, a row per task, and the state of the command.
 
     Args:
@@ -48,9 +45,9 @@ def make_frame(
     """
     rows = view.rows
     if not rows and (view.stage is None or view.is_over):
-        return Group()
+        return []
     now = view.ended_at or now
-    lines: list[RenderableType] = [_make_rule(view, rows, width, now)]
+    lines = [_make_rule(view, rows, width, now)]
     if view.job:
         lines.append(tables.make_line(f"job {view.job}  {_attempt_words(view, now)}  {view.script}"))
     foot = _foot(view, rows, width)
@@ -58,13 +55,14 @@ def make_frame(
         foot.append(tables.make_line(notice, "dim"))
     slow = tables.find_stragglers(rows)
     shown, folded = tables.fold_rows(rows, slow, max(_ROWS_MIN, height * 2 // 3 - len(lines) - len(foot) - 1))
-    is_job = view.stage is Stage.JOB
     if shown:
+        is_job = view.stage is Stage.JOB
         columns = tables.make_columns(shown, "TASK" if is_job else "HOST", slow)
-        last = [_last_cell(row, bars.get(row.name, "")) for row in shown]
-        before = {} if widths is None else widths
-        lines.append(tables.make_table(columns, width, before if is_job else None, last))
-    return Group(*lines, *folded, *foot)
+        before = ({} if widths is None else widths) if is_job else None
+        lines += tables.make_table(
+            columns, width, before, lambda room: [_last_cell(row, bars.get(row.name, ""), room) for row in shown]
+        )
+    return [*lines, *folded, *foot]
 
 
 def _make_rule(view: View, rows: list[tables.Row], width: int, now: float) -> Text:
@@ -96,7 +94,7 @@ def _attempt_words(view: View, now: float) -> str:
     return f"{words}, next in {format_span(view.retry_at - now)}" if view.retry_at > now else f"{words}, next soon"
 
 
-def _foot(view: View, rows: list[tables.Row], width: int) -> list[RenderableType]:
+def _foot(view: View, rows: list[tables.Row], width: int) -> list[Text]:
     if view.result and not (view.is_over and view.result.outcome is not Outcome.SUCCEEDED):
         style = {Outcome.SUCCEEDED: "green", Outcome.CANCELLED: "yellow"}.get(view.result.outcome, "bold red")
         words = textwrap.wrap(clean(describe_result(view.result)), width, max_lines=4, placeholder=" …")
@@ -109,39 +107,29 @@ def _foot(view: View, rows: list[tables.Row], width: int) -> list[RenderableType
     return [tables.make_line(tables.EPOCH_END, "dim")] if is_between else []
 
 
-def _stage_line(stage: Stage, rows: list[tables.Row], width: int) -> RenderableType:
+def _stage_line(stage: Stage, rows: list[tables.Row], width: int) -> Text:
     done, total = sum(row.ready for row in rows), len(rows)
     text = f"{done} of {total}"
     if stage in (Stage.PUSH, Stage.PULL) and (transferred := sum(row.whole for row in rows)):
         done, total = sum(row.part for row in rows), transferred
         text = f"{format_size(done)} of {format_size(total)}"
     bar = _make_bar(done, total, min(_BAR_MAX, max(_BAR_MIN, width - 40)))
-    return _side_by_side(tables.make_line(stage.value), bar, tables.make_line(text))
+    return Text(" ").join([tables.make_line(stage.value), bar, tables.make_line(text)])
 
 
-def _make_bar(done: int, total: int, width: int) -> ProgressBar:
-    return ProgressBar(
-        total, min(done, total), width, style="bright_black", complete_style="green", finished_style="green"
-    )
+def _make_bar(done: int, total: int, width: int) -> Text:
+    """Return a bar that is readable without colors, too."""
+    filled = width * min(done, total) // total
+    return Text.assemble(("━" * filled, "green"), ("─" * (width - filled), "bright_black"))
 
 
-def _side_by_side(*parts: RenderableType) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    for part in parts:
-        grid.add_column(no_wrap=True, width=part.width if isinstance(part, ProgressBar) else None)
-    grid.add_row(*parts)
-    return grid
-
-
-def _last_cell(row: tables.Row, bar: str) -> RenderableType:
+def _last_cell(row: tables.Row, bar: str, room: int) -> Text:
     """Return the last cell of a row: the reason, the upload, or the progress of the epoch."""
     if row.lost or (row.reason and row.phase in (Phase.STOPPING, Phase.EXITED)):
         return tables.make_line(row.lost or row.reason, "dim")
     if row.phase is None:
         text = tables.make_line(row.detail, "dim")
-        return _side_by_side(_make_bar(row.part, row.whole, _BAR_MIN), text) if row.part < row.whole else text
-    if not row.running or row.activity:
-        return tables.make_line(row.activity, "dim")
-    if row.progress.step >= 0 and row.progress.steps > 0:
-        return _make_bar(row.progress.step, row.progress.steps, _BAR_MAX)
-    return tables.make_line(bar, "dim")
+        return Text(" ").join([_make_bar(row.part, row.whole, _BAR_MIN), text]) if row.part < row.whole else text
+    if row.running and not row.activity and row.progress.step >= 0 and row.progress.steps > 0:
+        return _make_bar(row.progress.step, row.progress.steps, min(room, _BAR_MAX))
+    return tables.make_line(row.activity or bar * row.running, "dim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 from fleet import events
 from fleet.console.formatting import read_width, wrap_text
@@ -14,8 +14,7 @@ from fleet.console.messages import Activities, Reporter, format_inspection
 from fleet.console.prefix import WAITING_MAX, WINDOW_S, Repeats, format_prefix
 from fleet.console.reports import format_report
 from fleet.errors import fold
-from fleet.jobs.following.log_view import final_lines, is_startup_line, latest_state, may_have_startup_line
-from provision.quantities import counted
+from fleet.jobs.following.log_view import final_lines, latest_state
 
 _PARTIAL_MAX = 64 * 1024  # bytes of an unfinished line that are held back
 
@@ -24,51 +23,54 @@ def _trains(task: str) -> bool:
     return bool(task) and not task.startswith(("ps-", "evaluator-"))
 
 
+class LogStyle(NamedTuple):
+    """The way in which the log is shown.
+
+    Attributes:
+        prefix: Lines start with their task.
+        color: Prefixes and lines may have colors.
+        terminal: The lines reach a terminal: a task's control sequences must not.
+        raw: Output is passed on byte for byte.
+    """
+
+    prefix: bool = True
+    color: bool = False
+    terminal: bool = False
+    raw: bool = False
+
+
 class LogLines:
     r"""Turn the output of all tasks into lines ``worker-0 | text``.
 
     A line ends only at ``\n``, or after 64 KiB, and is written when it is complete, or when its attempt ends. Text
-    that carriage returns and backspaces replace is left out, TensorFlow's startup messages too, and a line that all
-    tasks write at the same time is written once. All other bytes stay as they are.
+    that carriage returns and backspaces replace is left out, and a line that all tasks write at the same time is
+    written once. All other bytes stay as they are.
 
-    With `raw`, a line is what the task wrote, byte for byte; without prefixes, too, the bytes are passed on as they
+    If it is raw, a line is what the task wrote, byte for byte; without prefixes, too, the bytes are passed on as they
     come, and nothing is added.
-
-    Attributes:
-        hidden: Number of startup messages that were left out.
     """
 
     def __init__(
         self,
         write: Callable[[bytes], None],
         lock: threading.RLock,
+        style: LogStyle,
         *,
-        prefix: bool,
-        color: bool,
-        terminal: bool,
-        raw: bool,
         align: bool = False,
         window_s: float = WINDOW_S,
     ) -> None:
         """Write nothing before the first output.
 
         Args:
-            write: Takes complete lines, except with `raw`.
+            write: Takes complete lines, except if the style is raw.
             lock: Is held when a method is called; a timer takes it, too.
-            prefix: True if lines start with their task.
-            color: True if prefixes and lines may have colors.
-            terminal: The lines reach a terminal: a task's control sequences must not.
-            raw: Pass output on byte for byte.
+            style: The way in which lines are shown.
             align: All prefixes have the same width.
             window_s: Time in which all tasks print the same line.
         """
-        self.hidden = 0
         self._write = write
         self._lock = lock
-        self._prefix = prefix
-        self._color = color
-        self._terminal = terminal
-        self._raw = raw
+        self._style = style
         self._align = align
         self._timer: threading.Timer | None = None
         self._window_s = window_s
@@ -89,7 +91,7 @@ class LogLines:
 
     def add(self, chunk: events.LogChunk) -> None:
         """Take output of a task."""
-        if self._raw and not self._prefix and not self._terminal:
+        if self._style.raw and not (self._style.prefix or self._style.terminal):
             self._write(chunk.data)
             return
         attempt, held = self._unfinished.pop(chunk.task, (chunk.attempt, b""))
@@ -100,7 +102,7 @@ class LogLines:
         if newline:
             self._at = max(self._at, chunk.at)
             self._add_lines(chunk.task, whole + newline)
-        if len(rest) >= _PARTIAL_MAX and not self._raw:
+        if len(rest) >= _PARTIAL_MAX and not self._style.raw:
             rest = latest_state(rest)
         if len(rest) >= _PARTIAL_MAX:
             self._write_unfinished(chunk.task, rest)
@@ -136,19 +138,13 @@ class LogLines:
 
     def _add_lines(self, task: str, data: bytes) -> None:
         data = self._render(data)
-        if not self._raw and may_have_startup_line(data):
-            lines = data.splitlines(keepends=True)
-            shown = [line for line in lines if not is_startup_line(line.decode("utf-8", "replace").rstrip())]
-            self.hidden += len(lines) - len(shown)
-            data = b"".join(shown)
-        if self._raw or not self._prefix or len(self._tasks) < 2 or data.count(b"\n") > WAITING_MAX:
+        if self._style.raw or not self._style.prefix or len(self._tasks) < 2 or data.count(b"\n") > WAITING_MAX:
             self.flush()
             prefix = self._prefix_of(task)
-            self._write(prefix * bool(data) + data[:-1].replace(b"\n", b"\n" + prefix) + data[-1:])
+            self._write(prefix + data[:-1].replace(b"\n", b"\n" + prefix) + data[-1:])
             return
         texts = data.decode("utf-8", "surrogateescape").split("\n")[:-1]
-        due = self._repeats.add([], self._tasks, self._at)
-        self._write_folded([*due, *self._repeats.add([(task, text) for text in texts], self._tasks, self._at)])
+        self._write_folded(self._repeats.add([(task, text) for text in texts], self._tasks, self._at))
         if self._repeats.is_waiting and self._timer is None:
             self._timer = threading.Timer(self._window_s, self._end_wait)
             self._timer.daemon = True
@@ -163,30 +159,29 @@ class LogLines:
 
     def _render(self, data: bytes) -> bytes:
         """Return lines in their final state, without control sequences if they reach a terminal."""
-        if self._terminal:
-            render = render_line if self._color else lambda line: clean(render_line(line))
+        if self._style.terminal:
+            render = render_line if self._style.color else lambda line: clean(render_line(line))
             lines = data.decode("utf-8", "replace").split("\n")
             return "\n".join(map(render, lines)).encode("utf-8", "replace")
-        return data if self._raw else final_lines(data)
+        return data if self._style.raw else final_lines(data)
 
     def _write_unfinished(self, task: str, line: bytes) -> None:
         if line:
             self.flush()
-            end = b"\n" if self._prefix or self._terminal else b""
+            end = b"\n" if self._style.prefix or self._style.terminal else b""
             self._write(self._prefix_of(task) + self._render(line) + end)
 
     def _write_folded(self, lines: Iterable[tuple[Sequence[str], str]]) -> None:
-        self._write(
-            b"".join(
-                self._prefix_of(*tasks) + line.encode("utf-8", "surrogateescape") + b"\n" for tasks, line in lines
-            )
-        )
+        texts = [
+            b"%s%s\n" % (self._prefix_of(*tasks), line.encode("utf-8", "surrogateescape")) for tasks, line in lines
+        ]
+        self._write(b"".join(texts))
 
     def _prefix_of(self, *tasks: str) -> bytes:
-        if not self._prefix:
+        if not self._style.prefix:
             return b""
         width = max(map(len, self._tasks), default=0) if self._align else 0
-        return format_prefix(tasks, len(self._tasks), width=width, color=self._color).encode("utf-8", "replace")
+        return format_prefix(tasks, len(self._tasks), width, color=self._style.color).encode("utf-8", "replace")
 
 
 class LinesSink:
@@ -196,24 +191,19 @@ class LinesSink:
     write; from then on, emit writes nothing more there, and raises nothing, and close raises nothing either.
     """
 
-    def __init__(
-        self, out: BinaryIO, err: TextIO, *, prefix: bool, color: bool, terminal: bool = False, raw: bool = False
-    ) -> None:
+    def __init__(self, out: BinaryIO, err: TextIO, style: LogStyle) -> None:
         """Create a sink.
 
         Args:
             out: Takes the log and other output of the command; buffered, so that it writes all or raises.
             err: Takes sentences.
-            prefix: True if lines of the log start with their task.
-            color: True if prefixes are colored.
-            terminal: `out` is a terminal.
-            raw: Pass output on byte for byte.
+            style: The way in which the log is shown.
         """
         self._out = out
         self._err = err
-        self._prefix = prefix
+        self._prefix = style.prefix
         self._lock = threading.RLock()
-        self._log = LogLines(self._write, self._lock, prefix=prefix, color=color, terminal=terminal, raw=raw)
+        self._log = LogLines(self._write, self._lock, style)
         self._broken = False
         self._reporter = Reporter()
         self._activities = Activities()
@@ -237,7 +227,6 @@ class LinesSink:
         """Write unfinished lines; the streams stay open."""
         with self._lock, suppress(BrokenPipeError):
             self._log.finish()
-            self._report_hidden()
 
     def _report(self, event: events.Event) -> None:
         """Write the message or the report of an event."""
@@ -247,8 +236,6 @@ class LinesSink:
         if isinstance(event, (events.ResultsFound, events.ResultsAtRisk)):
             self._print(format_report(event, read_width(self._err)))
             return
-        if isinstance(event, events.JobResult):
-            self._report_hidden()
         self._write(format_report(event, read_width(self._out)).encode("utf-8", "replace"))
         activity = self._activities.message(event)
         text = self._reporter.message(event) or activity
@@ -268,12 +255,6 @@ class LinesSink:
         lines = output.data.decode("utf-8", "replace").removesuffix("\n").split("\n")
         prefix = f"{name} | " if self._prefix else ""
         self._print("".join(f"{prefix}{render_line(line)}\n" for line in lines))
-
-    def _report_hidden(self) -> None:
-        if self._log.hidden:
-            lines = counted(self._log.hidden, "TensorFlow startup line")
-            self._print(f"{lines} hidden; --raw shows everything\n")
-            self._log.hidden = 0
 
     def _print(self, text: str) -> None:
         print(text, end="", file=self._err, flush=True)

@@ -6,17 +6,18 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group
 from rich.live import Live
-from rich.segment import Segment
+from rich.segment import Segment, Segments
+from rich.text import Text
 
 from fleet import events
-from fleet.console.formatting import accepts_color, paint, read_size, wrap_text
+from fleet.console.formatting import paint, read_size, wrap_text
 from fleet.console.frame import make_frame
-from fleet.console.lines import LogLines
+from fleet.console.lines import LogLines, LogStyle
 from fleet.console.messages import Reporter
 from fleet.console.prefix import WINDOW_S
 from fleet.console.reports import format_report
@@ -59,11 +60,9 @@ class LiveSink:
     def __init__(
         self,
         out: TextIO,
+        style: LogStyle,
         *,
-        prefix: bool = True,
-        startup: bool = False,
         size: Callable[[], os.terminal_size] | None = None,
-        environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.time,
         hint: str = "",
     ) -> None:
@@ -71,15 +70,13 @@ class LiveSink:
 
         Args:
             out: A terminal.
-            prefix: True if lines of the log start with their task.
-            startup: True if TensorFlow's startup messages are shown.
+            style: The way in which the log is shown.
             size: Returns the present size of the terminal.
-            environ: Environment: TERM and NO_COLOR count.
             clock: Seconds since the epoch.
             hint: Text of the last line while a job runs, such as how to detach.
         """
-        self._color = accepts_color(out, environ)
-        self._console = make_console(out, color=self._color)
+        self._color = style.color
+        self._console = make_console(out, color=style.color)
         self._read_size = size or (lambda: read_size(out))
         self._hint = hint
         self._clock = clock
@@ -90,23 +87,15 @@ class LiveSink:
         self._lock = threading.RLock()  # guards what follows
         self._view = View()
         self._reporter = Reporter()
-        self._log = LogLines(
-            self._add_lines,
-            self._lock,
-            prefix=prefix,
-            color=self._color,
-            terminal=True,
-            raw=startup,
-            align=True,
-            window_s=WINDOW_S + _FRAME_S,  # output of another host may arrive with the next frame
-        )
+        window_s = WINDOW_S + _FRAME_S  # output of another host may arrive with the next frame
+        self._log = LogLines(self._add_lines, self._lock, style, align=True, window_s=window_s)
         self._lines: deque[str] = deque(maxlen=_LINES_MAX)  # that wait for the next frame
         self._count = 0  # of the lines that waited
         self._messages: list[tuple[int, str]] = []  # each with the number of lines before it
         self._above = 0  # the number of messages that are printed above the frame at the end, too
         self._has_changed = False
         # Used only by the drawing thread:
-        self._frame = _Renderable(Group())
+        self._frame = _Frame()
         self._widths: dict[str, int] = {}  # of the columns, in a terminal of this size
         self._size = os.terminal_size((0, 0))
         self._drawn_at = 0.0
@@ -151,7 +140,6 @@ class LiveSink:
             raise
         finally:
             self._thread = None
-        self._log.hidden = 0  # the last frame reports them
         if self._view.result or self._view.down:  # what follows is about something else
             self._view = View()
         if self._failure is not None and not isinstance(self._failure, OSError):
@@ -206,13 +194,14 @@ class LiveSink:
                 self._log.finish()
             above, below = self._take_text(last=last)
             self._view.is_over = last
-            self._frame.content = make_frame(
+            has_hint = not (last or self._view.result) and self._view.job
+            self._frame.lines = make_frame(
                 self._view,
                 width=size.columns,
                 height=size.lines,
                 now=self._clock(),
                 bars=self._log.bars(),
-                notice=self._notice(last=last),
+                notice=self._hint if has_hint else "",
                 widths=self._widths,
             )
         self._drawn_at = time.monotonic()
@@ -233,20 +222,14 @@ class LiveSink:
         self._messages, self._count, self._above = [], 0, 0
         return "".join(texts), "".join(message for _, message in messages[end:])
 
-    def _notice(self, *, last: bool) -> str:
-        hint = "" if last or self._view.result or not self._view.job else self._hint
-        startup = f"{counted(self._log.hidden, 'TensorFlow startup line')} hidden" if self._log.hidden else ""
-        return " · ".join(filter(None, (hint, startup)))
-
     def _print(self, text: str) -> None:
-        self._console.print(_Renderable(Segment(text)), crop=False)
+        self._console.print(Segments([Segment(text)]), crop=False)
 
 
-class _Renderable:
-    """Something that rich draws: the present frame, or clean lines as they are."""
+class _Frame:
+    """The present frame, which rich draws again below each output."""
 
-    def __init__(self, content: RenderableType | Segment) -> None:
-        self.content = content
+    lines: Sequence[Text] = ()
 
-    def __rich_console__(self, _console: Console, _options: ConsoleOptions) -> RenderResult:
-        yield self.content
+    def __rich__(self) -> Group:
+        return Group(*self.lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fleet.console.formatting import choose_color, paint
 
@@ -13,7 +14,8 @@ WAITING_MAX = 500  # lines
 _DURATION = re.compile(r"\b\d+(?:\.\d+)?(?:us|ms|s)(?:/(?:step|epoch|sample))?(?![\w.])")  # as Keras prints them
 
 
-def format_prefix(tasks: Sequence[str], total: int = 1, *, width: int = 0, color: bool = False) -> str:
+@lru_cache(1024)
+def format_prefix(tasks: tuple[str, ...], total: int = 1, width: int = 0, *, color: bool = False) -> str:
     """Return ``worker-0 | ``, ``all 8 | ``, or ``31 of 32 | ``.
 
     Args:
@@ -64,8 +66,12 @@ class Repeats:
             tasks: Tasks whose lines are compared; with less than two, nothing is held.
             now: Time in seconds.
         """
+        due = self._take_due(tasks, now)
         for task, line in lines:
             self._add(task, line, now)
+        return due + self._take_due(tasks, now)
+
+    def _take_due(self, tasks: Collection[str], now: float) -> list[tuple[Sequence[str], str]]:
         due = len(self._entries) - WAITING_MAX if len(tasks) > 1 else len(self._entries)
         count = 0
         for entry in self._entries:

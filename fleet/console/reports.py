@@ -72,7 +72,7 @@ def _item(word: str, text: str, width: int) -> str:
 def _table(columns: Sequence[Column], width: int) -> str:
     """Return the columns that fit as a table with an indentation."""
     room = _prose(width) - len(formatting.INDENT)
-    return textwrap.indent(render(make_table(columns, room), room), formatting.INDENT)
+    return "".join(f"{formatting.INDENT}{line.plain}\n" for line in make_table(columns, room))
 
 
 def _first(things: Sequence[T], count: int) -> tuple[Sequence[T], str]:
@@ -131,7 +131,9 @@ def _orphans_found(event: events.OrphansFound, width: int) -> str:
         Column("USER", shown, lambda orphan: orphan.user, rank=2, limit=16),
         Column("AGE", shown, lambda orphan: _age(orphan.created_at), rank=1, right=True),
         Column("COST", shown, lambda orphan: format_money(orphan.cost_usd) if orphan.cost_usd else "", right=True),
-        Column("SIZE", shown, lambda orphan: f"{orphan.size_gb:.1f} GB" if orphan.size_gb else "", right=True),
+        Column(
+            "SIZE", shown, lambda orphan: f"{orphan.size_gb:.1f} GB" if orphan.size_gb else "", rank=4, right=True
+        ),
         Column("PER MONTH", shown, usd_month, right=True),
     ]
     images = [orphan for orphan in event.orphans if orphan.kind == "image"]
@@ -234,7 +236,7 @@ def _jobs_table(jobs: Sequence[events.StoredResults], width: int) -> str:
     ]
     free = room - sum(column.width(0) + GAP for column in columns if column.has_content)
     columns.append(Column("METRICS", jobs, lambda job: _metrics(job, max(16, free)), rank=2))
-    head, *lines = render(make_table(columns, room), room).splitlines()
+    head, *lines = [line.plain for line in make_table(columns, room)]
     for at, job in enumerate(jobs):
         program = " ".join([job.script or "unknown", *map(shlex.quote, job.arguments or ())])
         lines[at] += "\n" + fit(clean(f"{formatting.INDENT}{program}; {_location(job)}"), room)
@@ -264,7 +266,7 @@ def _jobs_compared(event: events.JobsCompared, width: int) -> str:
         values = first.get(key, ""), second.get(key, "")
         mark = "* " if values[0] != values[1] and key[1] != "JOB" else formatting.INDENT
         table.add_row(mark + key[1], Text(clean(values[0]) or "-"), "", Text(clean(values[1]) or "-"))
-    return render(table, width)
+    return render([table], width)
 
 
 def _properties(job: events.StoredResults) -> dict[tuple[int, str], str]:

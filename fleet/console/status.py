@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.live import Live
-from rich.padding import Padding
 from rich.text import Text
 
 from fleet import events
@@ -53,26 +52,24 @@ def render_status(
     return tables.render(arrange_status(fleets, now, width, height), width, color=color)
 
 
-def arrange_status(fleets: Sequence[events.FleetStatus], now: float, width: int, height: int | None = None) -> Group:
-    """Return what `render_status` draws."""
+def arrange_status(
+    fleets: Sequence[events.FleetStatus], now: float, width: int, height: int | None = None
+) -> list[Text]:
+    """Return the lines that `render_status` returns as text."""
     whole = _arrange(fleets, now, width, None)
-    if height is None or _count_lines(whole, width) < height:
+    if height is None or len(whole) < height:
         return whole
     tables = sum(1 + (fleet.job is not None) for fleet in fleets)
-    spare = height - 1 - _count_lines(_arrange(fleets, now, width, _ROWS_MIN), width)
+    spare = height - 1 - len(_arrange(fleets, now, width, _ROWS_MIN))
     return _arrange(fleets, now, width, _ROWS_MIN + max(0, spare) // max(1, tables))
 
 
-def _count_lines(group: Group, width: int) -> int:
-    return tables.render(group, width).count("\n")
-
-
-def _arrange(fleets: Sequence[events.FleetStatus], now: float, width: int, room: int | None) -> Group:
+def _arrange(fleets: Sequence[events.FleetStatus], now: float, width: int, room: int | None) -> list[Text]:
     """Return all fleets, with an empty line between them; at most `room` rows in each table."""
-    lines: list[RenderableType] = []
+    lines: list[Text] = []
     for fleet in fleets:
         lines += [Text(""), *_fleet(fleet, now, width, room)] if lines else _fleet(fleet, now, width, room)
-    return Group(*lines)
+    return lines
 
 
 def print_status(fleets: Sequence[events.FleetStatus], out: TextIO, *, json: bool) -> None:
@@ -123,18 +120,16 @@ def watch_status(
         while True:
             fleets, now = read(), time.time()
             console.size = present = size() if size else formatting.read_size(out)
-            live.update(arrange_status(fleets, now, present.columns, present.lines), refresh=True)
+            live.update(Group(*arrange_status(fleets, now, present.columns, present.lines)), refresh=True)
             pause(_WATCH_S)
 
 
-def _fleet(fleet: events.FleetStatus, now: float, width: int, room: int | None) -> list[RenderableType]:
+def _fleet(fleet: events.FleetStatus, now: float, width: int, room: int | None) -> list[Text]:
     lines = _header(fleet, now, width)
     if _is_unready(fleet):
         return [*lines, *_paragraph(fleet.hosts[0].reason, width, "yellow")]
-    hosts, table = _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
-    lines += table
-    silent = [host for host in fleet.hosts if not host.reachable and host.reason and host.name in hosts]
-    lines += _describe_failures(silent, width)
+    lines += _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
+    lines += _describe_failures(fleet.hosts, width)
     lines += _maintenance(fleet, width)
     lines += _storage(fleet, now, width)
     if fleet.stopped_at:
@@ -142,35 +137,35 @@ def _fleet(fleet: events.FleetStatus, now: float, width: int, room: int | None) 
         return [*lines, *_paragraph(f"`{start}` starts it again; `{delete}` deletes it", width, "dim")]
     if fleet.job is None:
         return [*lines, tables.make_line(f"{formatting.INDENT}no job yet", "dim")]
-    lines += [Text(""), _job_line(fleet.job, now), *_growth(fleet.job, width)]
-    lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)[1]
+    lines += [Text(""), _job_line(fleet.job, now, width), *_growth(fleet.job, width)]
+    lines += _table([_task_row(task, fleet.job) for task in fleet.job.tasks], "TASK", width, room)
     if fleet.job.awaited is not None:
         lines += _paragraph(describe_awaited(fleet.job.awaited), width, "yellow")
     return [*lines, *_cause(fleet.job, width), *_queued(fleet)]
 
 
-def _queued(fleet: events.FleetStatus) -> list[RenderableType]:
+def _queued(fleet: events.FleetStatus) -> list[Text]:
     """Return a line for each queued job, in the order in which they run."""
     queued = [job for job in sorted(fleet.stored, key=lambda job: job.job) if job.queued_after]
     shown = [job for job in queued if fleet.job is None or job.job != fleet.job.id]
     return [tables.make_line(f"job {job.job}  queued after job {job.queued_after}") for job in shown]
 
 
-def _paragraph(text: str, width: int, style: str = "") -> list[RenderableType]:
+def _paragraph(text: str, width: int, style: str = "") -> list[Text]:
     """Return a text in lines with an indentation; commands between backticks are not broken."""
     lines = formatting.wrap_text(clean(text), width, formatting.INDENT, formatting.INDENT).split("\n")
     return [tables.make_line(line, style) for line in lines]
 
 
-def _maintenance(fleet: events.FleetStatus, width: int) -> list[RenderableType]:
+def _maintenance(fleet: events.FleetStatus, width: int) -> list[Text]:
     """Return a line for each time window of planned maintenance, with the hosts that it stops."""
     texts = events.describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
     return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
-def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[RenderableType]:
+def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[Text]:
     """Describe results that are not on this computer, and what uses a disk that is nearly full."""
-    lines: list[RenderableType] = []
+    lines: list[Text] = []
     disks = sorted((host for host in fleet.hosts if host.disk_free >= 0), key=lambda host: host.disk_free)
     low = bool(disks) and disks[0].disk_free < DISK_LOW
     if low:
@@ -192,12 +187,12 @@ def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[Renderab
     return lines
 
 
-def _cause(job: events.JobStatus, width: int) -> list[RenderableType]:
+def _cause(job: events.JobStatus, width: int) -> list[Text]:
     """Return why the job ended so, as `fleet train` reports it: the verdict, else what the agents report."""
     reasons = [job.verdict.message] if job.verdict else job.result.reason.splitlines() if job.result else []
     room = max(1, width - len(formatting.INDENT))
     words = [line for reason in reasons for line in textwrap.wrap(clean(reason), room, max_lines=4, placeholder=" …")]
-    lines: list[RenderableType] = [tables.make_line(f"{formatting.INDENT}{line}") for line in words[:_CAUSE_LINES]]
+    lines: list[Text] = [tables.make_line(f"{formatting.INDENT}{line}") for line in words[:_CAUSE_LINES]]
     return [*lines, *(_paragraph(f"warning: {job.warning}", width, "yellow") if job.warning else [])]
 
 
@@ -205,12 +200,12 @@ def _is_unready(fleet: events.FleetStatus) -> bool:
     return [host.name for host in fleet.hosts] == [events.UNREADY]
 
 
-def _describe_failures(silent: Sequence[events.HostStatus], width: int) -> list[RenderableType]:
+def _describe_failures(all_hosts: Sequence[events.HostStatus], width: int) -> list[Text]:
     """Return why hosts do not answer, each reason once; in several lines, because commands must not be cut."""
     hosts: dict[str, list[events.HostStatus]] = {}
-    for host in silent:
+    for host in (host for host in all_hosts if not host.reachable and host.reason):
         hosts.setdefault(host.reason.replace(host.name, "\0"), []).append(host)
-    lines: list[RenderableType] = []
+    lines: list[Text] = []
     for first, *others in hosts.values():
         reason = first.reason if first.name in first.reason else f"{first.name}: {first.reason}"
         same = f"; the same for {fold(host.name for host in others)}" if others else ""
@@ -218,7 +213,7 @@ def _describe_failures(silent: Sequence[events.HostStatus], width: int) -> list[
     return lines
 
 
-def _header(fleet: events.FleetStatus, now: float, width: int) -> list[RenderableType]:
+def _header(fleet: events.FleetStatus, now: float, width: int) -> list[Text]:
     """Return the name, time, and cost of a fleet: one line, or more if they do not fit."""
     hosts = "not ready" if _is_unready(fleet) else counted(len(fleet.hosts), "host")
     left = Text.assemble((clean(fleet.name), "bold"), f"  {fleet.provider}, {hosts}")
@@ -237,22 +232,22 @@ def _header(fleet: events.FleetStatus, now: float, width: int) -> list[Renderabl
         right.append(end)
     facts = "  ".join(right)
     if left.cell_len + tables.GAP + cell_len(facts) > width and facts:
-        left.no_wrap, left.overflow = True, "ellipsis"
+        left.truncate(width, overflow="ellipsis")
         return [left, *_paragraph(facts, width)]
-    return [tables.join_ends(left, Text(facts))]
+    return [tables.join_ends(left, facts, width)]
 
 
-def _job_line(job: events.JobStatus, now: float) -> RenderableType:
+def _job_line(job: events.JobStatus, now: float, width: int) -> Text:
     word, style = _job_word(job)
     attempt = f"  attempt {job.attempt}" if job.attempts > 1 or job.attempt > 1 else ""
     attempt += f" of {job.attempts}" if job.attempts > 1 else ""
     title = clean(f"{job.name}: {job.script}" if job.name else job.script)
     left = Text.assemble((f"job {clean(job.id)}", "bold"), "  ", (clean(word), style), f"{attempt}  {title}")
     elapsed = (job.result.at if job.result else now) - job.started_at
-    return tables.join_ends(left, Text(formatting.format_clock(elapsed) if job.started_at > 0 else ""))
+    return tables.join_ends(left, formatting.format_clock(elapsed) if job.started_at > 0 else "", width)
 
 
-def _growth(job: events.JobStatus, width: int) -> list[RenderableType]:
+def _growth(job: events.JobStatus, width: int) -> list[Text]:
     """Return the number of workers of a running job that takes in new hosts, and which hosts join next."""
     if job.max_workers is None or job.result is not None:
         return []
@@ -280,16 +275,13 @@ def _job_word(job: events.JobStatus) -> tuple[str, str]:
     return "unknown", "yellow"
 
 
-def _table(
-    rows: Sequence[tables.Row], title: str, width: int, room: int | None
-) -> tuple[frozenset[str], list[RenderableType]]:
-    """Return the names of the rows that are shown, at most `room` lines of them, and the table."""
+def _table(rows: Sequence[tables.Row], title: str, width: int, room: int | None) -> list[Text]:
+    """Return a table of at most `room` rows."""
     slow = tables.find_stragglers(rows)
     shown, folded = tables.fold_rows(rows, slow, len(rows) if room is None else room)
     columns = [*tables.make_columns(shown, title, slow), tables.Column("", shown, lambda row: row.activity, rank=1)]
-    table: list[RenderableType] = [tables.make_table(columns, width - len(formatting.INDENT))] if shown else []
-    indented = [Padding(line, (0, 0, 0, len(formatting.INDENT))) for line in [*table, *folded]]
-    return frozenset(row.name for row in shown), [*indented]
+    table = tables.make_table(columns, width - len(formatting.INDENT)) if shown else []
+    return [Text(formatting.INDENT, no_wrap=True).append_text(line) for line in [*table, *folded]]
 
 
 def _host_row(host: events.HostStatus) -> tables.Row:

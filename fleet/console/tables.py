@@ -1,4 +1,4 @@
-"""Tables of rich: the rows of hosts and tasks, the columns that fit, and how they become text."""
+"""Tables of hosts and tasks: their rows, the columns that fit, and lines of a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fleet.console import formatting
@@ -68,70 +67,65 @@ class Column:
     ) -> None:
         self.title, self.rank, self.limit, self.least = title, rank, limit, least
         self.justify: Any = "right" if right else "left"
-        values = map(text, rows)
-        self.cells = [value if isinstance(value, Text) else Text(clean(value)) for value in values]
+        self.cells = [value if isinstance(value, Text) else make_line(value) for value in map(text, rows)]
         self.has_content = any(cell.plain for cell in self.cells)
 
     def width(self, least: int) -> int:
         """Return the width in terminal columns, at least `least`."""
         return min(self.limit, max(least, cell_len(self.title), *(cell.cell_len for cell in self.cells)))
 
+    def lines(self, width: int) -> list[Text]:
+        """Return the heading and the cells, each `width` terminal columns wide."""
+        lines = [make_line(self.title if self.has_content else "", "dim"), *self.cells]
+        for line in lines:
+            line.align(self.justify, width)
+        return lines
+
 
 def make_table(
     columns: Sequence[Column],
     room: int,
     before: MutableMapping[str, int] | None = None,
-    last: Sequence[RenderableType] = (),
-) -> Table:
-    """Return a table of the columns that have content and fit, in the given order.
+    last: Callable[[int], Sequence[Text]] | None = None,
+) -> list[Text]:
+    """Return the lines of a table of the columns that have content and fit, in the given order.
+
+    A line is a Text: rich needs six times the CPU time for a Table, which would measure and align all cells again.
 
     Args:
         columns: All columns.
         room: Terminal columns of the table.
         before: Widths of the columns of the table before, so that they keep their places; changed to those of this
             table. None: the table is drawn once.
-        last: Cells of a column without a heading, which takes the room that is left; empty: there is none.
+        last: Returns the cells of a column without a heading, which takes the given room that is left.
     """
     widths: dict[Column, int] = {}
-    left = room + GAP
+    left = room
     for column in sorted(columns, key=lambda column: column.rank):
         least = 0 if before is None else max(column.least, before.get(column.title, 0))
         width = column.width(least)
-        if (column.has_content or least) and (not column.rank or width + GAP <= left):
+        if (column.has_content or least) and (not column.rank or width <= left):
             widths[column] = width
             left -= width + GAP
     shown = [column for column in columns if column in widths]
     while shown and not shown[-1].has_content:
         left += widths[shown.pop()] + GAP
-    table = Table(box=None, padding=0, header_style="dim")
-    cells: list[Sequence[RenderableType]] = []
-
-    def add(title: str, content: Sequence[RenderableType], width: int, justify: Any = "left") -> None:
-        if cells:  # a column of spaces: versions of rich differ in how they count the padding of the last column
-            table.add_column(width=GAP)
-            cells.append([""] * len(content))
-        table.add_column(Text(title), width=width, justify=justify, no_wrap=True)
-        cells.append(content)
-
-    for column in shown:
-        add(column.title if column.has_content else "", column.cells, widths[column], column.justify)
-        if before is not None and column.has_content:
-            before[column.title] = widths[column]
-    if last and left - GAP >= _LAST_MIN:
-        add("", last, left - GAP)
-    for row in zip(*cells, strict=True):
-        table.add_row(*row)
-    return table
+    if before is not None:
+        before.update({column.title: widths[column] for column in shown if column.has_content})
+    cells = [column.lines(widths[column]) for column in shown]
+    if last and left >= _LAST_MIN:
+        cells.append([Text(), *last(left)])
+    lines = [Text(" " * GAP, no_wrap=True).join(row) for row in zip(*cells, strict=True)]
+    for line in lines:
+        line.truncate(room, overflow="ellipsis")
+        line.rstrip()
+    return lines
 
 
-def join_ends(left: Text, right: Text) -> Table:
-    """Return `left` and `right` at the two ends of a line; `left` is cut if both do not fit."""
-    table = Table.grid(expand=True)
-    table.add_column(no_wrap=True, ratio=1)
-    table.add_column(width=GAP)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_row(left, "", right)
-    return table
+def join_ends(left: Text, right: str, width: int) -> Text:
+    """Return two texts at the two ends of a line; `left` is cut if both do not fit."""
+    left.truncate(max(0, width - GAP - cell_len(right)), overflow="ellipsis", pad=True)
+    return left.append(" " * GAP + right)
 
 
 def make_line(text: str, style: str = "") -> Text:
@@ -146,12 +140,12 @@ def fit(text: str, width: int) -> str:
     return cut.plain
 
 
-def render(renderable: RenderableType, width: int, *, color: bool = False) -> str:
-    """Return what rich draws as lines of text without spaces at their ends."""
+def render(lines: Iterable[RenderableType], width: int, *, color: bool = False) -> str:
+    """Return what rich draws as text without spaces at the ends of lines."""
     console = make_console(io.StringIO(), color=color)
     console.width = width
     with console.capture() as captured:
-        console.print(renderable)
+        console.print(Group(*lines))
     return "".join(line.rstrip() + "\n" for line in captured.get().split("\n")[:-1])
 
 
@@ -182,14 +176,12 @@ class Row:
     Attributes:
         name: ``worker-0``.
         slot: Its slot in the fleet.
-        address: Address of that host.
+        address: Address of that host, with the port of the task's server if it has one.
         step_text: Current step of the host, while it has no task.
         ready: The host's part of the present stage is done.
-        endpoint: Address and port of the task's server.
         detail: Object of `step_text`, or the state of a transfer.
         part: Progress of `detail`, up to `whole`.
         whole: Bytes or packages; 0: unknown.
-        attempt: Attempt to which the following fields apply.
         phase: None until the task exists.
         exit: How the task ended.
         reason: Why it is in this phase, if reported.
@@ -209,11 +201,9 @@ class Row:
     address: str = ""
     step_text: str = ""
     ready: bool = False
-    endpoint: str = ""
     detail: str = ""
     part: int = 0
     whole: int = 0
-    attempt: int = 0
     phase: Phase | None = None
     exit: Exit | None = None
     reason: str = ""
@@ -326,7 +316,7 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str]) -> list[
     def state(row: Row) -> Text:
         word = row.describe_state(slow)
         tone = "green" if row.phase is None and row.ready else "red" if row.failed else _TONE.get(word, "")
-        return Text(clean(word), tone)
+        return make_line(word, tone)
 
     gpu = any(row.gpu_percent >= 0 for row in rows)
     metrics = zip(_choose_metrics(rows), _METRIC_LAYOUT, strict=False)
@@ -334,11 +324,11 @@ def make_columns(rows: Sequence[Row], title: str, slow: frozenset[str]) -> list[
         Column(
             title,
             rows,
-            lambda row: Text(clean(name_task(row.name, row.slot)), formatting.choose_color(row.name)),
+            lambda row: make_line(name_task(row.name, row.slot), formatting.choose_color(row.name)),
             limit=24,
         ),
         Column("STATE", rows, state, limit=48, least=7),
-        Column("ADDRESS", rows, lambda row: row.endpoint or row.address, rank=9, limit=28),
+        Column("ADDRESS", rows, lambda row: row.address, rank=9, limit=28),
         numbers("GPU", lambda row: _percent(row.gpu_percent), 5),
         numbers("GPU MEM", lambda row: formatting.format_short_size(row.gpu_memory), 8),
         numbers("CPU", lambda row: _percent(row.cpu_percent), 10 if gpu else 6, 4),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -12,7 +12,7 @@ from fleet.console.formatting import format_size
 from fleet.console.messages import NEVER_STARTED
 from fleet.console.tables import STOPPED, WARM_STEPS, Row
 from fleet.errors import order
-from fleet.events import AttemptEnded, JobResult, Outcome, Progress, TaskState, Usage
+from fleet.events import JobResult, Outcome, Progress, TaskState
 from provision.quantities import counted
 
 
@@ -33,11 +33,9 @@ def _remaining_s(row: Row, now: float) -> float | None:
     at = row.progress
     epoch_s = row.epoch_span_s if at.epoch_s is None else at.epoch_s
     if epoch_s > 0 and at.epochs_done is not None and at.epochs > 0 and row.epoch_at:
-        left = max(0, at.epochs - at.epochs_done)
-        return max(0.0, left * epoch_s - (now - row.epoch_at)) if left else 0.0
-    if at.step < 0 or at.steps <= 0 or at.steps_per_s <= 0 or row.position < WARM_STEPS:
-        return None
-    if at.epoch > 0 and at.epochs <= 0:
+        return max(0.0, (at.epochs - at.epochs_done) * epoch_s - (now - row.epoch_at))
+    is_known = at.steps > 0 and at.steps_per_s > 0 and (at.epoch <= 0 or at.epochs > 0)
+    if not is_known or row.position < WARM_STEPS:
         return None
     epochs = max(0, at.epochs - at.epoch) if at.epoch > 0 else 0
     return (epochs * at.steps + max(0, at.steps - at.step)) / at.steps_per_s
@@ -101,205 +99,141 @@ class View:
     def take(self, event: events.Event, now: float) -> None:
         """Take an event, which this computer received at `now`."""
         self.began_at = self.began_at or now
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            handler(self, event, now)
+        self._take_fleet(event, now)
+        self._take_host(event)
+        self._take_job(event, now)
+        self._take_task(event, now)
 
-    def row(self, name: str) -> Row:
-        """Return the row of a host or task, which is added if it does not exist."""
-        return self._rows.setdefault(name, Row(name, slot=name))
+    def _take_fleet(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.Quoted():
+                self.fleet = event.fleet
+            case events.FleetOpened():
+                self.fleet, self.delete_at, self.stop_at = event.fleet, event.delete_at, event.stop_at
+                self._keep(self._rows.get(name) or Row(name, name, step_text="connecting") for name in event.hosts)
+            case events.FleetResized():
+                self.fleet, self.stage = event.fleet, Stage.UP
+                self._keep(replace(row, ready=True, step_text="ready") for row in self.rows)
+            case events.FleetDown() | events.FleetStopped():
+                self.fleet, self.stage, self.down, self.ended_at = event.fleet, Stage.DOWN, True, now
+        if isinstance(event, (events.FleetOpened, events.PriceChanged)):
+            self.price_usd_h, self.spent_usd, self.priced_at = event.price_usd_h, event.cost_usd, now
 
-    def update(self, name: str, **changes: Any) -> None:
-        """Change fields of a row."""
-        self.put(replace(self.row(name), **changes))
+    def _take_host(self, event: events.Event) -> None:
+        match event:
+            case events.ZoneTried():
+                self._enter(Stage.UP)
+            case events.InstanceChanged(name, step, done):
+                self._enter(Stage.DOWN if step.startswith("delet") else Stage.UP)
+                self._put(Row(name, name, self._row(name).address, step, done))
+            case events.HostConnected(host, address):
+                self._update(host, step_text="ready", address=address, lost="")
+            case events.BootstrapProgress(host, step, detail, part, whole, done):
+                self._enter(Stage.UP)
+                self._update(host, step_text=step, detail=detail, part=part, whole=whole, ready=done)
+            case events.PushProgress(host, sent, total, files):
+                self._transfer(Stage.PUSH, host, "pushed" if sent >= total else "pushing", sent, total, files)
+            case events.PullProgress(host, received, total, files, done):
+                step = "pulled" if done else "pulling" if total else "listing"
+                self._transfer(Stage.PULL, host, step, received, total, files)
+            case events.TaskPrepared(slot, endpoint):
+                self._update(slot, step_text="prepared", ready=True, address=endpoint)
+            case events.ConnectionLost(host, reason):
+                self._put(*(replace(row, lost=reason or "no answer") for row in self.rows if row.slot == host))
+            case events.ConnectionRestored(host):
+                self._put(*(replace(row, lost="") for row in self.rows if row.slot == host))
 
-    def put(self, *rows: Row) -> None:
+    def _take_job(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.JobQueued():
+                self.stage, self.result, self.started_at = Stage.QUEUE, None, event.queued_at
+                self.job, self.script, self.after = event.job, event.script, event.after
+                self._set_members(event.members, "queued")
+            case events.JobStarted():
+                self.stage, self.result, self.started_at = Stage.JOB, None, event.started_at
+                self.job, self.script = event.job, event.script
+                self.attempt, self.attempts = event.attempt, event.attempts
+                self.retry_at = self.ended_at = 0.0
+                self._set_members(event.members, "")
+            case events.AttemptEnded() if event.attempt >= self.attempt:
+                self.retry_at, self.attempts = now + event.retry_s, max(self.attempts, event.attempts)
+            case JobResult():
+                self.job, self.attempt = event.job, max(self.attempt, event.attempt)
+                self.result, self.ended_at = event, now
+                if event.outcome is Outcome.SUCCEEDED:  # tasks that a signal ended then were not needed any more
+                    ended = [row for row in self.rows if row.exit and row.exit.signal]
+                    self._put(*(replace(row, step_text=STOPPED) for row in ended))
+
+    def _take_task(self, event: events.Event, now: float) -> None:
+        match event:
+            case TaskState() if self._enter_attempt(event.attempt):
+                row = self._row(event.task)
+                replaced = [other for other in self.rows if other.slot == event.slot and other is not row]
+                if event.slot != row.slot:  # another host has taken it over
+                    row = replace(row, slot=event.slot, address=replaced[0].address if replaced else "", lost="")
+                self._keep(other for other in self.rows if other not in replaced)
+                step_text = "" if event.started else NEVER_STARTED
+                self._put(replace(row, phase=event.phase, exit=event.exit, reason=event.reason, step_text=step_text))
+            case Progress() if self._enter_attempt(event.attempt):
+                row = self._row(event.task)
+                if event.epochs_done is not None and event.epochs_done != row.progress.epochs_done:
+                    row = replace(row, epoch_at=now, epoch_span_s=now - row.epoch_at if row.epoch_at else 0.0)
+                self._put(replace(row, progress=event._replace(metrics={**row.progress.metrics, **event.metrics})))
+            case events.TaskAwaited() if event.attempt == self.attempt:
+                self._update(event.task, awaited=True)
+            case events.Usage():
+                gpus = event.gpus
+                percent = sum(gpu.percent for gpu in gpus) / len(gpus) if gpus else -1.0
+                memory = sum(gpu.memory_mib for gpu in gpus) * 2**20 if gpus else -1
+                used = {"cpu_percent": event.cpu_percent, "memory_bytes": event.memory_bytes}
+                self._update(event.task, **used, gpu_percent=percent, gpu_memory=memory)
+
+    def _row(self, name: str) -> Row:
+        """Return the row of a host or task, a new one if it does not exist."""
+        return self._rows.get(name) or Row(name, name)
+
+    def _update(self, name: str, **changes: Any) -> None:
+        self._put(replace(self._row(name), **changes))
+
+    def _put(self, *rows: Row) -> None:
         """Put rows in place of those of the same names."""
         self._rows |= {row.name: row for row in rows}
 
-    def keep(self, rows: Iterable[Row]) -> None:
+    def _keep(self, rows: Iterable[Row]) -> None:
         """Keep no other rows than these."""
         self._rows = {row.name: row for row in rows}
 
-    def enter(self, stage: Stage) -> None:
+    def _enter(self, stage: Stage) -> None:
         """Begin a stage; no row is ready in a new one."""
         if self.stage is not stage:
             self.stage = stage
-            self.put(*(replace(row, ready=False) for row in self.rows))
+            self._keep(replace(row, ready=False) for row in self.rows)
 
-    def enter_attempt(self, task: str, attempt: int) -> bool:
+    def _enter_attempt(self, attempt: int) -> bool:
         """Prepare for an event of an attempt, which may be a new one; return False if it is an earlier one."""
-        if attempt < max(self.attempt, self.row(task).attempt):
-            return False
         if attempt > self.attempt:
             self.attempt, self.retry_at = attempt, 0.0
-            for row in self.rows:
-                fresh = Row(row.name, row.slot, row.address, endpoint=row.endpoint, lost=row.lost)
-                self.put(replace(row if row.phase is None else fresh, attempt=attempt))
-        return True
+            fresh = {row.name: Row(row.name, row.slot, row.address, lost=row.lost) for row in self.rows if row.phase}
+            self._rows |= fresh
+        return attempt == self.attempt
 
+    def _transfer(self, stage: Stage, host: str, step: str, part: int, total: int, files: int) -> None:
+        self._enter(stage)
+        detail = f"{format_size(part)} of {format_size(total)}, {counted(files, 'file')}" if total else ""
+        is_done = step in ("pushed", "pulled")
+        self._update(host, step_text=step, detail=detail, part=part, whole=total, ready=is_done)
 
-def _fleet_opened(view: View, event: events.FleetOpened, now: float) -> None:
-    view.fleet, view.delete_at, view.stop_at = event.fleet, event.delete_at, event.stop_at
-    _price_changed(view, event, now)
-    before = {row.name: row for row in view.rows}
-    view.keep(before.get(name) or Row(name, slot=name, step_text="connecting") for name in event.hosts)
-
-
-def _price_changed(view: View, event: events.FleetOpened | events.PriceChanged, now: float) -> None:
-    view.price_usd_h, view.spent_usd, view.priced_at = event.price_usd_h, event.cost_usd, now
-
-
-def _instance_changed(view: View, event: events.InstanceChanged, _: float) -> None:
-    view.enter(Stage.DOWN if event.step.startswith("delet") else Stage.UP)
-    name, address = event.instance, view.row(event.instance).address
-    view.put(Row(name, slot=name, address=address, step_text=event.step, ready=event.done))
-
-
-def _bootstrap_progress(view: View, event: events.BootstrapProgress, _: float) -> None:
-    view.enter(Stage.UP)
-    changes = {"ready": event.done, "detail": event.detail, "part": event.part, "whole": event.whole}
-    view.update(event.host, step_text=event.step, **changes)
-
-
-def _push_progress(view: View, event: events.PushProgress, _: float) -> None:
-    is_done = event.sent >= event.total
-    view.enter(Stage.PUSH)
-    _transfer(view, event, "pushed" if is_done else "pushing", event.sent, is_done=is_done)
-
-
-def _pull_progress(view: View, event: events.PullProgress, _: float) -> None:
-    step = "pulled" if event.done else "pulling" if event.total else "listing"
-    view.enter(Stage.PULL)
-    _transfer(view, event, step, event.received, is_done=event.done)
-
-
-def _transfer(
-    view: View, event: events.PushProgress | events.PullProgress, step: str, part: int, *, is_done: bool
-) -> None:
-    sizes = f"{format_size(part)} of {format_size(event.total)}"
-    detail = f"{sizes}, {counted(event.files, 'file')}" if event.total else ""
-    view.update(event.host, step_text=step, detail=detail, part=part, whole=event.total, ready=is_done)
-
-
-def _connection(view: View, host: str, lost: str) -> None:
-    view.put(*(replace(row, lost=lost) for row in view.rows if row.slot == host))
-
-
-def _fleet_resized(view: View, event: events.FleetResized, _: float) -> None:
-    view.fleet, view.stage = event.fleet, Stage.UP
-    view.put(*(replace(row, ready=True, step_text="ready") for row in view.rows))
-
-
-def _fleet_down(view: View, event: events.FleetDown | events.FleetStopped, now: float) -> None:
-    view.fleet, view.stage, view.down, view.ended_at = event.fleet, Stage.DOWN, True, now
-
-
-def _job_queued(view: View, event: events.JobQueued, _: float) -> None:
-    view.stage, view.result, view.started_at = Stage.QUEUE, None, event.queued_at
-    view.job, view.script, view.after = event.job, event.script, event.after
-    _set_members(view, event.members, 1, "queued")
-
-
-def _job_started(view: View, event: events.JobStarted, _: float) -> None:
-    view.stage, view.result, view.started_at = Stage.JOB, None, event.started_at
-    view.job, view.script = event.job, event.script
-    view.attempt, view.attempts = event.attempt, event.attempts
-    view.retry_at = view.ended_at = 0.0
-    _set_members(view, event.members, event.attempt, "")
-
-
-def _set_members(view: View, members: Sequence[events.Member], attempt: int, state: str) -> None:
-    lost = {row.name: row.lost for row in view.rows}
-    tasks = {member.task for member in members}
-    view.keep(
-        Row(
-            member.task or member.slot,
-            slot=member.slot,
-            lost=lost.get(member.slot, ""),
-            address=member.address,
-            step_text=state if member.task else "spare",
-            endpoint=member.endpoint,
-            attempt=attempt,
+    def _set_members(self, members: Sequence[events.Member], state: str) -> None:
+        lost = {row.name: row.lost for row in self.rows}
+        tasks = {member.task for member in members}
+        self._keep(
+            Row(
+                member.task or member.slot,
+                member.slot,
+                member.endpoint or member.address,
+                state if member.task else "spare",
+                lost=lost.get(member.slot, ""),
+            )
+            for member in members
+            if member.task or member.slot not in tasks
         )
-        for member in members
-        if member.task or member.slot not in tasks
-    )
-
-
-def _task_state(view: View, event: TaskState, _: float) -> None:
-    if not view.enter_attempt(event.task, event.attempt):
-        return
-    row = view.row(event.task)
-    replaced = [other for other in view.rows if other.slot == event.slot and other is not row]
-    if event.slot != row.slot:  # another host has taken it over
-        address = replaced[0].address if replaced else ""
-        row = replace(row, slot=event.slot, address=address, endpoint="", lost="")
-    view.keep(other for other in view.rows if other not in replaced)
-    step_text = "" if event.started else NEVER_STARTED
-    view.put(replace(row, phase=event.phase, exit=event.exit, reason=event.reason, step_text=step_text))
-
-
-def _progress(view: View, event: Progress, now: float) -> None:
-    if not view.enter_attempt(event.task, event.attempt):
-        return
-    row = view.row(event.task)
-    if event.epochs_done is not None and event.epochs_done != row.progress.epochs_done:
-        row = replace(row, epoch_at=now, epoch_span_s=now - row.epoch_at if row.epoch_at else 0.0)
-    view.put(replace(row, progress=event._replace(metrics={**row.progress.metrics, **event.metrics})))
-
-
-def _task_awaited(view: View, event: events.TaskAwaited, _: float) -> None:
-    if event.attempt == view.attempt:
-        view.update(event.task, awaited=True)
-
-
-def _usage(view: View, event: Usage, _: float) -> None:
-    gpus = event.gpus
-    percent = sum(gpu.percent for gpu in gpus) / len(gpus) if gpus else -1.0
-    memory = sum(gpu.memory_mib for gpu in gpus) * 2**20 if gpus else -1
-    tasks = {"cpu_percent": event.cpu_percent, "memory_bytes": event.memory_bytes}
-    view.update(event.task, **tasks, gpu_percent=percent, gpu_memory=memory)
-
-
-def _attempt_ended(view: View, event: AttemptEnded, now: float) -> None:
-    if event.attempt >= view.attempt:
-        view.retry_at, view.attempts = now + event.retry_s, max(view.attempts, event.attempts)
-
-
-def _job_result(view: View, event: JobResult, now: float) -> None:
-    view.job, view.attempt = event.job, max(view.attempt, event.attempt)
-    view.result, view.ended_at = event, now
-    if event.outcome is Outcome.SUCCEEDED:  # tasks that a signal ended then were not needed any more
-        view.put(*(replace(row, step_text=STOPPED) for row in view.rows if row.exit and row.exit.signal))
-
-
-_HANDLERS: dict[type, Callable[[View, Any, float], None]] = {
-    events.Quoted: lambda view, event, _: setattr(view, "fleet", event.fleet),
-    events.FleetOpened: _fleet_opened,
-    events.PriceChanged: _price_changed,
-    events.ZoneTried: lambda view, *_: view.enter(Stage.UP),
-    events.InstanceChanged: _instance_changed,
-    events.HostConnected: lambda view, event, _: view.update(
-        event.host, step_text="ready", address=event.address, lost=""
-    ),
-    events.BootstrapProgress: _bootstrap_progress,
-    events.PushProgress: _push_progress,
-    events.PullProgress: _pull_progress,
-    events.TaskPrepared: lambda view, event, _: view.update(
-        event.slot, step_text="prepared", ready=True, endpoint=event.endpoint
-    ),
-    events.JobStarted: _job_started,
-    events.JobQueued: _job_queued,
-    events.ConnectionLost: lambda view, event, _: _connection(view, event.host, event.reason or "no answer"),
-    events.ConnectionRestored: lambda view, event, _: _connection(view, event.host, ""),
-    events.FleetResized: _fleet_resized,
-    events.FleetDown: _fleet_down,
-    events.FleetStopped: _fleet_down,
-    TaskState: _task_state,
-    Progress: _progress,
-    events.TaskAwaited: _task_awaited,
-    Usage: _usage,
-    AttemptEnded: _attempt_ended,
-    JobResult: _job_result,
-}

@@ -14,6 +14,7 @@ from typing import Any
 from fleet.errors import FleetError, NotReadyError
 from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
+from fleet.jobs.following.log_view import LogView, Selection
 from fleet.jobs.following.watches import LossWatch
 from fleet.jobs.policy import replication
 from fleet.jobs.restarts import Restarts
@@ -55,6 +56,7 @@ class LocalTask:
         self._evidence = Evidence(())
         self._restarts = Restarts()
         self._losses = LossWatch()
+        self._view = LogView(Selection(startup=False))
 
     @property
     def stopped_by(self) -> str:
@@ -124,7 +126,9 @@ class LocalTask:
         self._runs = self._follows = False
         if result is None:
             raise NotReadyError("the agent did not report how the job ended")
-        for note in self._losses.final(result.attempt) if leads else ():
+        for chunk in self._view.finish():
+            sink.emit(chunk)
+        for note in (*self._view.notes(), *(self._losses.final(result.attempt) if leads else ())):
             sink.emit(note)
         return result
 
@@ -134,7 +138,8 @@ class LocalTask:
             sink.emit(note)
         if isinstance(record, Log):
             for piece, data in split(record, payload):
-                sink.emit(log_chunk(piece, data))
+                for chunk in self._view.add(log_chunk(piece, data)):
+                    sink.emit(chunk)
         elif isinstance(record, HangInspection) or (leads and isinstance(record, AttemptEnded)):
             sink.emit(publish(record))
         elif leads and isinstance(record, Notice):

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from fleet import events
 from fleet.console.jsonl import JsonSink
-from fleet.console.lines import LinesSink
+from fleet.console.lines import LinesSink, LogStyle
 from fleet.console.status import render_status
 from fleet.errors import FleetError, UnreachableError
 from fleet.jobs.following import follow as following
@@ -289,7 +289,7 @@ def fuzz_follow(mangler: Mangler, rounds: int) -> None:
     ):
         assert _follow(endless(make)).result == _RESULT
     for _ in range(rounds):
-        lines = LinesSink(BytesIO(), StringIO(), prefix=True, color=False, terminal=True)
+        lines = LinesSink(BytesIO(), StringIO(), LogStyle(terminal=True))
         result = _follow(damaged(mangler, *task_report("worker-1")), [JsonSink(BytesIO()), lines]).result
         assert result is not None
         assert (result.outcome, result.attempt, result.reason) == (Outcome.FAILED, 1, _RESULT.reason)

@@ -27,6 +27,7 @@ from fleet.jobs import policy as policies
 from fleet.jobs import program as programs
 from fleet.jobs.capsules import version_notes
 from fleet.jobs.following.follow import Ended, Followed, detached, follow, until_running
+from fleet.jobs.following.log_view import Selection
 from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import PullRequest, pull_results, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
@@ -71,6 +72,7 @@ class TrainRequest(programs.ProgramRequest):
     link_timeout_s: float = LINK_TIMEOUT_S
     task_types: TaskTypes = field(default_factory=TaskTypes)
     warm: bool = False  # tasks may be forked from a process that has imported their first modules
+    startup: bool = False  # TensorFlow's startup messages are shown
 
     @property
     def terms(self) -> programs.Terms:
@@ -334,6 +336,7 @@ class _Training:
             members=tuple(commit.members),
             attempts=event.attempts,
             max_workers=event.max_workers,
+            selection=Selection(startup=request.startup),
             unread=fleet.services.unread,
             starts=event if commit.after else None,
         )
@@ -622,6 +625,7 @@ def train(
             link_timeout_s=link_timeout,
             task_types=TaskTypes(chief, ps, evaluator, tasks_per_host),
             warm=warm,
+            startup=raw or output is Output.JSON,
         )
         if repeated:
             words = (*filter(None, (Path(request.script).name, request.module)), *request.command, *request.arguments)

@@ -349,15 +349,8 @@ class _Reporter:
     def end_log(self) -> None:
         """Emit the rest of the output, and report what was left out."""
         self._show(self._view.finish())
-        selection = self._followed.selection
-        if self._view.is_cut:
-            text = f"fewer than the last {selection.lines} lines are shown: they need too much memory"
-            self._sink.emit(Note(f"{text}; fleet logs without --lines shows everything", Level.WARNING))
-        if selection.pattern is not None and not self._view.shown:
-            self._sink.emit(Note(f"no line matches {selection.pattern.pattern!r}"))
-        if self._view.hidden and selection.lines is None:
-            lines = counted(self._view.hidden, "TensorFlow startup line")
-            self._sink.emit(Note(f"{lines} hidden; --raw shows everything"))
+        for note in self._view.notes():
+            self._sink.emit(note)
 
     def _diagnose_complete_attempts(self) -> None:
         now = time.monotonic() if self._open else 0.0

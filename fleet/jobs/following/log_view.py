@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import groupby
+from operator import itemgetter
 
 from fleet.errors import UsageError
-from fleet.events import LogChunk
+from fleet.events import Level, LogChunk, Note
 from provision.bounds import CpuLimitError, limit_cpu
+from provision.quantities import counted
 from train.agent.protocol.records import LATEST_S
 
 # Lines that agents send in addition to the requested last ones, because startup messages among them are hidden.
@@ -152,15 +155,12 @@ class LogView:
 
     Attributes:
         selection: The part to show.
-        shown: Number of lines that match, and parts of very long lines.
-        hidden: Number of startup messages that are left out.
-        is_cut: Whether fewer lines than requested are shown, because they need too much memory.
     """
 
     selection: Selection
-    shown: int = 0
-    hidden: int = 0
-    is_cut: bool = False
+    _shown: int = 0  # lines that match, and parts of very long lines
+    _hidden: int = 0  # startup messages
+    _is_cut: bool = False  # fewer lines than requested are shown, because they need too much memory
     _texts: dict[str, _Text] = field(default_factory=dict)  # by slot
     _tail: deque[LogChunk] | None = None
     _tail_bytes: int = 0
@@ -181,8 +181,7 @@ class LogView:
 
     def end(self, slot: str) -> list[LogChunk]:
         """Return the unfinished line of a task that writes no more."""
-        text = self._texts.pop(slot, _Text())
-        line = text.chunk
+        line = self._texts.pop(slot, _Text()).chunk
         return self._hold_tail([self._stamped(line)] if line is not None and self._shows(line.data) else [])
 
     def release(self) -> list[LogChunk]:
@@ -202,55 +201,61 @@ class LogView:
         ends = [chunk for slot in list(self._texts) for chunk in self.end(slot)]
         return self.release() + ends
 
+    def notes(self) -> list[Note]:
+        """Return what was left out, at the end of the output."""
+        notes, pattern, lines = [], self.selection.pattern, self.selection.lines
+        if self._is_cut:
+            text = f"fewer than the last {lines} lines are shown: they need too much memory"
+            notes.append(Note(f"{text}; fleet logs without --lines shows everything", Level.WARNING))
+        if pattern is not None and not self._shown:
+            notes.append(Note(f"no line matches {pattern.pattern!r}"))
+        if self._hidden and lines is None:
+            hidden = counted(self._hidden, "TensorFlow startup line")
+            notes.append(Note(f"{hidden} hidden; --raw shows everything"))
+        return notes
+
     def _lines(self, text: _Text, chunk: LogChunk) -> Iterator[LogChunk]:
         """Yield the lines to show that a chunk completes; hold its unfinished line."""
-        held, text.chunk = text.chunk, None
-        data = chunk.data
-        begin = 0  # of what follows the end of the unfinished line
+        first = chunk.data.find(b"\n") + 1 or len(chunk.data)  # the end of the unfinished line
         if text.shows is not None:  # the rest of a line
-            begin = data.find(b"\n") + 1 or len(data)
             if text.shows:
-                yield self._stamped(chunk._replace(data=data[:begin]), is_rest=True)
-            if data[:begin].endswith(b"\n"):
-                text.shows = None
-        elif held is not None:
-            begin = data.find(b"\n") + 1 or len(data)
-            yield from self._line(text, held._replace(data=held.data + data[:begin]))
-        end = data.rfind(b"\n") + 1
-        if end > begin:
-            yield from self._whole_lines(_part(chunk, begin, end))
-        if max(begin, end) < len(data):
-            yield from self._line(text, _part(chunk, max(begin, end), len(data)))
+                yield self._stamped(_part(chunk, 0, first), is_rest=True)
+            text.shows = None if chunk.data[:first].endswith(b"\n") else text.shows
+        elif text.chunk is not None:
+            held, text.chunk = text.chunk, None
+            yield from self._line(text, held._replace(data=held.data + chunk.data[:first]))
+        else:
+            first = 0
+        end = max(first, chunk.data.rfind(b"\n") + 1)
+        if end > first:
+            yield from self._whole_lines(_part(chunk, first, end))
+        if end < len(chunk.data):
+            yield from self._line(text, _part(chunk, end, len(chunk.data)))
 
     def _whole_lines(self, chunk: LogChunk) -> Iterator[LogChunk]:
         """Yield the lines to show of a chunk of whole lines; adjacent ones together, unless they are counted."""
         may_be_startup = not self.selection.startup and may_have_startup_line(chunk.data)
-        by_line = self.selection.pattern or self.selection.timestamps or self._tail is not None
-        if not by_line and not may_be_startup:
-            self.shown += 1
+        if not (self.selection.pattern or self.selection.timestamps or self._tail is not None or may_be_startup):
+            self._shown += 1
             yield chunk
             return
-        lines = chunk.data.split(b"\n")[:-1]
-        texts = chunk.data.decode("utf-8", "replace").split("\n")
-        run: list[bytes] = []
-        offset = begin = chunk.offset
-        for line, shows in zip(lines, self._show_texts(texts[: len(lines)], may_be_startup), strict=True):
-            if run and (not shows or self._tail is not None):
-                yield self._stamped(chunk._replace(offset=begin, data=b"\n".join([*run, b""])))
-                run = []
-            if shows:
-                begin = begin if run else offset
-                run.append(line)
-            offset += len(line) + 1
-        if run:
-            yield self._stamped(chunk._replace(offset=begin, data=b"\n".join([*run, b""])))
+        texts = chunk.data.decode("utf-8", "replace").split("\n")[:-1]
+        shows = self._show_texts(texts, may_be_startup=may_be_startup)
+        offset = 0
+        for is_shown, group in groupby(zip(shows, chunk.data.split(b"\n"), strict=False), key=itemgetter(0)):
+            lines = [line + b"\n" for _, line in group]
+            for data in [b"".join(lines)] if self._tail is None else lines:
+                if is_shown:
+                    yield self._stamped(_part(chunk, offset, offset + len(data)))
+                offset += len(data)
 
     def _line(self, text: _Text, line: LogChunk) -> Iterator[LogChunk]:
         """Yield a line if it is shown; hold it if that cannot be decided yet."""
         is_whole = line.data.endswith(b"\n")
         if len(line.data) >= _LINE_BYTES and not is_whole and not self.selection.startup:
             line = line._replace(data=latest_state(line.data))
-        is_bar = b"\r" in line.data and self.selection.pattern is None and self._tail is None
+        is_redrawn = b"\r" in line.data or b"\x08" in line.data
+        is_bar = is_redrawn and self.selection.pattern is None and self._tail is None
         if not (is_whole or is_bar or len(line.data) >= _LINE_BYTES):
             text.chunk = line
             return
@@ -262,7 +267,7 @@ class LogView:
     def _shows(self, line: bytes) -> bool:
         return self._show_texts([line.decode("utf-8", "replace").removesuffix("\n")], may_be_startup=True)[0]
 
-    def _show_texts(self, texts: list[str], may_be_startup: bool) -> list[bool]:
+    def _show_texts(self, texts: list[str], *, may_be_startup: bool) -> list[bool]:
         """Return for each line whether it is shown.
 
         Raises:
@@ -279,13 +284,13 @@ class LogView:
 
     def _shows_text(self, text: str, *, may_be_startup: bool) -> bool:
         if may_be_startup and not self.selection.startup and is_startup_line(text[:_STARTUP_LENGTH].rstrip()):
-            self.hidden += 1
+            self._hidden += 1
             return False
         pattern = self.selection.pattern
         state = text if self.selection.startup or pattern is None else final_state(text)
         if pattern is not None and not pattern.search(_COLOR.sub("", state).rstrip()):
             return False
-        self.shown += 1
+        self._shown += 1
         return True
 
     def _stamped(self, line: LogChunk, *, is_rest: bool = False) -> LogChunk:
@@ -293,19 +298,19 @@ class LogView:
             return line
         stamp = format_time(line.at).encode() + b" "
         data = line.data[:-1].replace(b"\n", b"\n" + stamp) + line.data[-1:]
-        if b"\r" in data:
-            data = _REDRAWN.sub(b"\r" + stamp, data)
+        data = _REDRAWN.sub(b"\r" + stamp, data)
         return line._replace(data=(b"" if is_rest else stamp) + data)
 
     def _hold_tail(self, lines: Iterable[LogChunk]) -> list[LogChunk]:
         """Return lines; hold them while stored output comes of which only the last lines are shown."""
         if self._tail is None:
             return list(lines)
+        most = self.selection.lines or 0
         for line in lines:
             self._tail.append(line)
             self._tail_bytes += len(line.data) + _LINE_OVERHEAD
-            while len(self._tail) > (self.selection.lines or 0) or self._tail_bytes > _TAIL_BYTES:
-                self.is_cut |= len(self._tail) <= (self.selection.lines or 0)
+            while len(self._tail) > most or self._tail_bytes > _TAIL_BYTES:
+                self._is_cut |= len(self._tail) <= most
                 self._tail_bytes -= len(self._tail.popleft().data) + _LINE_OVERHEAD
         return []
 

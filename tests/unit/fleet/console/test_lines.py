@@ -15,25 +15,21 @@ from hypothesis import strategies as st
 from fleet.console import make_sink
 from fleet.console.formatting import accepts_color, choose_color
 from fleet.console.jsonl import JsonSink
-from fleet.console.lines import LinesSink
+from fleet.console.lines import LinesSink, LogStyle
 from fleet.console.live import LiveSink
 from fleet.console.prefix import WINDOW_S, Repeats
 from fleet.console.reports import format_report
 from fleet.events import CommandOutput, Event, LogChunk, ResultsAtRisk, ResultsFound
 from tests.unit.fleet.console.samples import HANG_INSPECTION, ONE_OF_EACH, names, started
 
-STARTUP = b"I0000 00:00:1700000000.000000 123 cuda.cc:1] text\n"
-
 
 class Reader:
     """A sink and the streams that it writes to."""
 
-    def __init__(
-        self, *, prefix: bool = True, color: bool = False, terminal: bool = False, raw: bool = False, tasks: int = 0
-    ) -> None:
+    def __init__(self, *, prefix: bool = True, terminal: bool = False, raw: bool = False, tasks: int = 0) -> None:
         self.raw = io.BytesIO()
         self.err = io.StringIO()
-        self.sink = LinesSink(self.raw, self.err, prefix=prefix, color=color, terminal=terminal, raw=raw)
+        self.sink = LinesSink(self.raw, self.err, LogStyle(prefix, False, terminal, raw))
         if tasks:
             self.sink.emit(started(tasks))
 
@@ -145,12 +141,12 @@ class Gone(io.BytesIO):
 
 
 def test_a_reader_that_closes_the_pipe_is_reported_once_and_not_at_the_end() -> None:
-    sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
+    sink = LinesSink(Gone(), io.StringIO(), LogStyle())
     with pytest.raises(BrokenPipeError):
         sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"one\n"))
     sink.emit(LogChunk("worker-0", "worker-0", 1, 4, b"two\nthree"))
     sink.close()
-    sink = LinesSink(Gone(), io.StringIO(), prefix=True, color=False)
+    sink = LinesSink(Gone(), io.StringIO(), LogStyle())
     sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"partial"))
     sink.close()
 
@@ -165,7 +161,7 @@ class Nowhere(io.BytesIO):
 
 def test_a_million_lines_a_second() -> None:
     out = Nowhere()
-    sink = LinesSink(out, io.StringIO(), prefix=True, color=False)
+    sink = LinesSink(out, io.StringIO(), LogStyle())
     chunk = LogChunk("worker-0", "worker-0", 1, 0, (b"x" * 99 + b"\n") * 655)
     begin = time.process_time()
     for _ in range(1000):
@@ -225,22 +221,18 @@ def test_a_line_that_waits_for_other_tasks_is_written_without_a_further_event() 
             written.set()
             return 0
 
-    sink = LinesSink(Output(), io.StringIO(), prefix=True, color=False)
+    sink = LinesSink(Output(), io.StringIO(), LogStyle())
     sink.emit(started(2))
     sink.emit(LogChunk("worker-0", "worker-0", 1, 0, b"alone\n", 10.0))
     assert written.wait(60)
     sink.close()
 
 
-def test_startup_messages_are_counted_instead() -> None:
-    reader = Reader(tasks=2)
-    reader.log(STARTUP + b"text\n" + STARTUP)
-    assert reader.whole == b"worker-0 | text\n"
-    assert "2 TensorFlow startup lines hidden; --raw shows everything" in reader.err.getvalue()
+def test_raw_output_is_not_folded() -> None:
     reader = Reader(tasks=2, raw=True)
-    reader.log(STARTUP)
-    reader.log(STARTUP, "worker-1")
-    assert reader.whole == b"worker-0 | " + STARTUP + b"worker-1 | " + STARTUP
+    for task in BOTH:
+        reader.log(b"Epoch 1/2\n", task)
+    assert reader.whole == b"worker-0 | Epoch 1/2\nworker-1 | Epoch 1/2\n"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["worker-0", "worker-1"]), st.text("ab\n", max_size=9), st.floats(0, 0.2))))

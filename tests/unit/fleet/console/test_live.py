@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fleet.console.lines import LogStyle
 from fleet.console.live import LiveSink
 from fleet.events import Event, FleetDown, JobResult, LogChunk, Note, Outcome, ZoneTried
 from tests.screen import Screen
@@ -18,11 +19,10 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 class LiveScreen(Screen):
     """A terminal with a live console."""
 
-    def __init__(self, width: int = 80, height: int = 24, *, encoding: str = "utf-8", **environ: str) -> None:
-        super().__init__(width, height, encoding=encoding, environ=environ)
-        self.sink = LiveSink(
-            self.file, size=self.read_size, environ=self.environ, clock=lambda: START + 754, hint="Ctrl-C detaches"
-        )
+    def __init__(self, width: int = 80, height: int = 24, *, color: bool = True) -> None:
+        super().__init__(width, height)
+        style = LogStyle(color=color, terminal=True)
+        self.sink = LiveSink(self.file, style, size=self.read_size, clock=lambda: START + 754, hint="Ctrl-C detaches")
 
 
 def log(data: bytes, task: str = "worker-0") -> LogChunk:
@@ -86,18 +86,8 @@ def test_a_flood_is_summed_up_and_its_end_is_shown() -> None:
     assert hidden > 0
 
 
-def test_chatter_is_counted_not_shown() -> None:
-    screen = LiveScreen()
-    play(screen, opened(1), started(1), log(b"I0000 00:00:1795228844.7 58 a.cc:1] text\nEpoch 1/2\n"))
-    assert "worker-0 | Epoch 1/2" in screen.plain
-    assert "1 TensorFlow startup line hidden" in screen.plain
-    assert "a.cc" not in screen.text
-    play(screen, Note("the next command"))
-    assert screen.plain.count("1 TensorFlow startup line hidden") == 1
-
-
 def test_without_colours_none_at_all() -> None:
-    screen = LiveScreen(NO_COLOR="1")
+    screen = LiveScreen(color=False)
     play(screen, opened(1), started(1), *running(1), log(b"\x1b[31mred\x1b[0m\n"))
     assert "worker-0 | red\n" in screen.text
     assert not re.search(r"\x1b\[[0-9;]*m", screen.text)

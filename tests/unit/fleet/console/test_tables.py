@@ -28,14 +28,14 @@ def titles(columns: list[Column], room: int) -> list[str]:
 @given(WORDS, st.integers(1, 40))
 def test_a_text_is_cut_to_the_terminal(text: str, width: int) -> None:
     assert cell_len(fit(text, width)) <= width
-    assert all(cell_len(line) <= width for line in render(make_line(text), width).splitlines())
+    assert all(cell_len(line) <= width for line in render([make_line(text)], width).splitlines())
     if cell_len(text) <= width:
         assert fit(text, width) == text
 
 
 def test_two_texts_at_the_ends_of_a_line() -> None:
-    assert render(join_ends(Text("left"), Text("right")), 20) == "left           right\n"
-    assert render(join_ends(Text("a long text"), Text("right")), 14) == "a long…  right\n"
+    assert join_ends(Text("left"), "right", 20).plain == "left           right"
+    assert join_ends(Text("a long text"), "right", 14).plain == "a long…  right"
 
 
 def test_columns_line_up_also_with_wide_characters() -> None:
@@ -58,7 +58,7 @@ def test_columns_that_were_shown_keep_their_places() -> None:
 
 def test_text_of_a_host_is_no_markup_and_controls_nothing() -> None:
     table = make_table([column("T", "[red]a[/red]\x1b[2J", ":smile: \x07b")], 40)
-    assert render(table, 40, color=True) == "\x1b[2mT           \x1b[0m\n[red]a[/red]\n:smile: b\n"
+    assert render(table, 40, color=True) == "\x1b[2mT\x1b[0m\n[red]a[/red]\n:smile: b\n"
 
 
 @pytest.mark.parametrize(
