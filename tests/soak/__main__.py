@@ -5,120 +5,149 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
 
 from tests.cloud import spending
 from tests.cloud.histories import play_histories
+from tests.emulator import Emulator
 from tests.program import set_default_signals
-from tests.soak import cloud, faults, fuzz, interrupts, results, standins, tensorflow
+from tests.soak import cases, fuzz, histories, hour, results, tensorflow
+from tests.soak.cases import Case, run_cases
 
-_EMULATED = {
-    "cloud": cloud.Campaign(
-        play_histories,
-        "random histories of faults on a fleet on the emulator of Compute Engine",
-        "Create and delete fleets under faults, kills, and interruptions; check that nothing is left.",
-        1000,
+Options = argparse.Namespace
+_LANES = {"--lanes": (2, "cases that run side by side")}
+
+
+def _faults(options: Options) -> int:
+    hit = Counter[str]()
+    seeds = range(options.seed, options.seed + options.histories)
+    short: list[Case] = [(f"seed {seed}", partial(histories.play, seed, hit)) for seed in seeds]
+    long = [("the long job", partial(hour.play, options.seed, options.minutes, hit))] if options.minutes else []
+    return _with_figures([*long, *short], options.lanes + len(long), hit)
+
+
+def _results(options: Options) -> int:
+    hit = Counter[str]()
+    seeds = range(options.seed, options.seed + options.histories)
+    return _with_figures([(f"seed {seed}", partial(results.play, seed, hit)) for seed in seeds], options.lanes, hit)
+
+
+def _with_figures(played: list[Case], lanes: int, hit: Counter[str]) -> int:
+    violations = run_cases(played, lanes)
+    print(
+        f"{hit.total()} faults and events:",
+        *(f"  {count:5}  {name}" for name, count in sorted(hit.items())),
+        sep="\n",
+    )
+    return violations
+
+
+def _emulated(play: Callable[..., None], options: Options) -> int:
+    with Emulator(operation_s=0.003) as emulator:
+        seeds = range(options.seed, options.seed + options.histories)
+        return run_cases((f"seed {seed}", partial(play, [seed], emulator)) for seed in seeds)
+
+
+def _rounds(make: Callable[[random.Random], Iterator[Case]], options: Options) -> int:
+    chance = random.Random(options.seed)
+    return run_cases(case for _ in range(options.rounds) for case in make(chance))
+
+
+def _properties(options: Options) -> int:
+    checks = [*hypothesis.HealthCheck]
+    hypothesis.settings.register_profile(
+        "soak", max_examples=options.examples, deadline=None, suppress_health_check=checks
+    )
+    profile = ["--hypothesis-profile=soak", f"--hypothesis-seed={options.seed}", "--timeout=0"]
+    words = ["-m", "hypothesis", *profile, "-Wignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main([*words, "tests/unit", "tests/process"]))
+
+
+class Campaign(NamedTuple):
+    """A campaign.
+
+    Attributes:
+        run: Plays it; returns the number of violations.
+        summary: One line of help.
+        amounts: Its options, each with its default and its help.
+    """
+
+    run: Callable[[Options], int]
+    summary: str
+    amounts: dict[str, tuple[Any, str]]
+
+
+def _histories(count: int) -> dict[str, tuple[Any, str]]:
+    return {"--histories": (count, "number of histories")}
+
+
+_ROUNDS = {"--rounds": (1, "number of rounds, each of all cases in a random order")}
+CAMPAIGNS = {
+    "faults": Campaign(
+        _faults,
+        "kills and stops of clients, servers, agents, and tasks at random moments, and one long job with faults",
+        {**_histories(1000), "--minutes": (60.0, "length of the long job; 0: none"), **_LANES},
     ),
-    "costs": cloud.Campaign(
-        spending.play,
-        "random histories of a fleet with --max-cost on the emulator of Compute Engine",
-        "Create, change, and abandon fleets; check that none costs more than its limit.",
-        300,
+    "fuzz": Campaign(
+        lambda options: run_cases(fuzz.passes(options.seed, options.minutes)),
+        "arbitrary and damaged bytes for everything that reads from a network or a host",
+        {"--minutes": (30.0, "length")},
+    ),
+    "cloud": Campaign(
+        partial(_emulated, play_histories),
+        "random histories of faults on a fleet on the emulator of Compute Engine: nothing is left",
+        _histories(1000),
+    ),
+    "costs": Campaign(
+        partial(_emulated, spending.play),
+        "random histories of a fleet with --max-cost on the emulator: none costs more than its limit",
+        _histories(300),
+    ),
+    "results": Campaign(
+        _results,
+        "kills of the client, a link, or a host during fleet pull, train --pull, and fleet down: no file is lost",
+        {**_histories(200), **_LANES},
+    ),
+    "properties": Campaign(
+        _properties,
+        "the tests that use Hypothesis with more examples than the test command",
+        {"--examples": (2000, "number of examples of each test")},
+    ),
+    "standins": Campaign(
+        partial(_rounds, cases.standins),
+        "every kind of fault on a fleet of three, with stand-in tasks, warm and cold, and simulated histories",
+        _ROUNDS,
+    ),
+    "interrupts": Campaign(
+        partial(_rounds, cases.interrupts),
+        "Ctrl-C and SIGKILL in every state of fleet train and fleet down",
+        _ROUNDS,
+    ),
+    "tensorflow": Campaign(
+        partial(_rounds, tensorflow.cases), "all tutorials, and further jobs with TensorFlow", _ROUNDS
     ),
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description="Run a long campaign of tests.")
-    campaigns = parser.add_subparsers(dest="campaign", required=True, metavar="NAME")
-    histories_parser = campaigns.add_parser(
-        "faults",
-        help="random histories of faults on a fleet of three, and one long job with faults",
-        description="Kill and freeze clients, servers, agents, and tasks at random moments; check what is left.",
-    )
-    histories_parser.add_argument(
-        "--seed", type=int, default=None, help="seed of the first history [default: random]"
-    )
-    histories_parser.add_argument("--histories", type=int, default=1000, help="number of histories [default: 1000]")
-    histories_parser.add_argument(
-        "--minutes", type=float, default=60.0, help="length of the long job; 0: none [default: 60]"
-    )
-    histories_parser.add_argument("--lanes", type=int, default=2, help="histories that run side by side [default: 2]")
-    histories_parser.add_argument("--keep", type=Path, default=None, help="directory for the output of violations")
-    other = campaigns.add_parser(
-        "fuzz",
-        help="arbitrary and damaged bytes for everything that reads from a network or a host",
-        description="Send damaged input to every parser and listener; check that true peers are served afterwards.",
-    )
-    other.add_argument("--seed", type=int, default=None, help="seed of the first pass [default: random]")
-    other.add_argument("--minutes", type=float, default=30.0, help="length [default: 30]")
-    for name, emulated in _EMULATED.items():
-        cloud.add_parser(campaigns, name, emulated)
-    copied = campaigns.add_parser(
-        "results",
-        help="kills of the client, a link, or a host during fleet pull, train --pull, and fleet down",
-        description="Interrupt pulls and deletions; check that no file of a finished job is lost without consent.",
-    )
-    copied.add_argument("--seed", type=int, default=None, help="seed of the first history [default: random]")
-    copied.add_argument("--histories", type=int, default=200, help="number of histories [default: 200]")
-    copied.add_argument("--lanes", type=int, default=3, help="histories that run side by side [default: 3]")
-    properties = campaigns.add_parser(
-        "properties",
-        help="random examples for all tests of properties",
-        description="Run the tests that use Hypothesis with more examples than the test command.",
-    )
-    properties.add_argument("--seed", type=int, default=None, help="seed of the examples [default: random]")
-    properties.add_argument(
-        "--examples", type=int, default=2000, help="number of examples of each test [default: 2000]"
-    )
-    rounds = {
-        "standins": ("every kind of fault on a fleet of three, with stand-in tasks, warm and cold", standins.run),
-        "interrupts": ("Ctrl-C and SIGKILL in every state of fleet train and fleet down", interrupts.run),
-        "tensorflow": ("all tutorials, and further jobs with TensorFlow", tensorflow.run),
-    }
-    for name, (help_text, _) in rounds.items():
-        repeated = campaigns.add_parser(name, help=help_text, description="Play all cases in random orders.")
-        repeated.add_argument("--seed", type=int, default=None, help="seed of the orders [default: random]")
-        repeated.add_argument("--rounds", type=int, default=1, help="number of rounds [default: 1]")
+    commands = parser.add_subparsers(dest="campaign", required=True, metavar="NAME")
+    seed = random.SystemRandom().randrange(10**6)
+    for name, campaign in CAMPAIGNS.items():
+        command = commands.add_parser(name, help=campaign.summary, description=campaign.summary)
+        command.add_argument("--seed", type=int, default=seed, help="seed of the first case [default: random]")
+        for option, (default, text) in campaign.amounts.items():
+            command.add_argument(option, type=type(default), default=default, help=f"{text} [default: %(default)s]")
     options = parser.parse_args()
     set_default_signals()
-    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    if options.campaign == "fuzz":
-        passes = fuzz.run(seed, options.minutes, lambda line: print(line, flush=True))
-        print(f"{passes} passes from seed {seed}: nothing found")
-        return 0
-    if options.campaign == "properties":
-        hypothesis.settings.register_profile(
-            "soak", max_examples=options.examples, deadline=None, suppress_health_check=[*hypothesis.HealthCheck]
-        )
-        profile = [
-            "--hypothesis-profile=soak",
-            f"--hypothesis-seed={seed}",
-            "--timeout=0",
-            "-Wignore::pytest.PytestAssertRewriteWarning",
-        ]
-        return pytest.main(["-m", "hypothesis", *profile, "tests/unit", "tests/process"])
-    if options.campaign in _EMULATED:
-        play = _EMULATED[options.campaign].play
-        violations = cloud.run(play, seed, options.histories, lambda line: print(line, flush=True))
-        print(f"{options.histories} histories from seed {seed}: {len(violations)} violations {violations or ''}")
-        return 1 if violations else 0
-    if options.campaign == "results":
-        lost = results.run(seed, options.histories, lambda line: print(line, flush=True), options.lanes)
-        print(f"{options.histories} histories from seed {seed}: {lost} violations")
-        return 1 if lost else 0
-    if options.campaign in rounds:
-        _, run = rounds[options.campaign]
-        violations_found = run(seed, options.rounds, lambda line: print(line, flush=True))
-        print(f"{options.rounds} rounds from seed {seed}: {violations_found} violations")
-        return 1 if violations_found else 0
-    keep = options.keep or Path(tempfile.mkdtemp(prefix="fleet-soak-"))
-    campaign = faults.Campaign(seed, options.histories, options.minutes, options.lanes, keep)
-    return 1 if campaign.run() else 0
+    print(f"seed {options.seed}", flush=True)
+    return 1 if CAMPAIGNS[options.campaign].run(options) else 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -108,9 +108,13 @@ def client(pieces: Iterator[bytes], number: int = 1) -> AgentClient:
     return AgentClient(transport, connection.host, _first(records.Hello))
 
 
-def damaged(mangler: Mangler, *lines: records.Record | tuple[records.Record, bytes]) -> Iterator[bytes]:
+Line = records.Record | tuple[records.Record, bytes]
+"""A record of an answer, with the bytes that follow it."""
+
+
+def damaged(mangler: Mangler, *lines: Line) -> Iterator[bytes]:
     """Yield an answer with a random change, or without a change."""
-    pieces = list(damaged_by_nothing(list(lines)))
+    pieces = list(whole(lines))
     change = mangler.random.choice(["none", "line", "line", "line", "other", "swap", "cut", "noise", "repeat"])
     at = mangler.random.randrange(len(pieces))
     if change == "line":
@@ -128,6 +132,13 @@ def damaged(mangler: Mangler, *lines: records.Record | tuple[records.Record, byt
     yield from pieces
 
 
+def whole(lines: Iterable[Line]) -> Iterator[bytes]:
+    """Yield the bytes of an answer without a change."""
+    for line in lines:
+        record, payload = line if type(line) is tuple else (cast("records.Record", line), b"")
+        yield encode(record) + payload
+
+
 def endless(make: Callable[[str, int], records.Record]) -> Iterator[bytes]:
     """Yield different records without end, each almost as long as a record may be."""
     for number in itertools.count(1):
@@ -138,33 +149,21 @@ def _ignore(*_: object) -> None:
     return
 
 
-def _plain_answers(mangler: Mangler) -> list[tuple[Callable[[AgentClient], object], Iterator[bytes]]]:
+def _plain_answers() -> list[tuple[Callable[[AgentClient], object], list[Line]]]:
     """Return requests with one short answer, and that answer."""
-    prepared, committed = _first(records.Prepared), records.Committed(5)
     request = records.Prepare(JOB, "f", "worker-1", [], "10.0.0.3")
     commit = records.Commit(JOB, "worker-1", _MEMBERS, "00", ["x"], {}, {})
+    hello, step = _first(records.Hello), _first(records.BootstrapStep)
     ready = records.Bootstrapped("p", {"python": "3"}, [], 0, False, 1.0)
     return [
-        (lambda agent: agent.prepare(request), damaged(mangler, prepared)),
-        (lambda agent: agent.commit(commit), damaged(mangler, committed)),
-        (lambda agent: agent.stop(records.Stop(JOB, "worker-1")), damaged(mangler, records.Stopped(True, True))),
-        (lambda agent: agent.release(records.Release()), damaged(mangler, records.Released(True))),
-        (
-            lambda agent: agent.get_join_info(records.GetJoinInfo(JOB, "worker-1")),
-            damaged(mangler, _first(records.JoinInfo)),
-        ),
-        (
-            lambda agent: results.prune_jobs(agent, [JOB]),
-            damaged(mangler, records.Beat(1.0), records.JobsPruned([JOB], 5)),
-        ),
-        (
-            lambda agent: agent.bootstrap(records.Bootstrap(), _ignore),
-            damaged(mangler, _first(records.BootstrapStep), ready),
-        ),
-        (
-            lambda agent: cast("SSHTransport", agent.transport).greet(b"agent", 1.0),
-            damaged(mangler, _first(records.Hello)),
-        ),
+        (lambda agent: agent.prepare(request), [_first(records.Prepared)]),
+        (lambda agent: agent.commit(commit), [records.Committed(5)]),
+        (lambda agent: agent.stop(records.Stop(JOB, "worker-1")), [records.Stopped(True, True)]),
+        (lambda agent: agent.release(records.Release()), [records.Released(True)]),
+        (lambda agent: agent.get_join_info(records.GetJoinInfo(JOB, "worker-1")), [_first(records.JoinInfo)]),
+        (lambda agent: results.prune_jobs(agent, [JOB]), [records.Beat(1.0), records.JobsPruned([JOB], 5)]),
+        (lambda agent: agent.bootstrap(records.Bootstrap(), _ignore), [step, ready]),
+        (lambda agent: cast("SSHTransport", agent.transport).greet(b"agent", 1.0), [hello]),
     ]
 
 
@@ -175,9 +174,9 @@ def _first(kind: type[Any]) -> Any:
 def fuzz_answers(mangler: Mangler, rounds: int) -> None:
     """Send short answers; check that each is returned, or refused with an error for the user."""
     for _ in range(rounds):
-        ask, sent = mangler.random.choice(_plain_answers(mangler))
+        ask, answer = mangler.random.choice(_plain_answers())
         with contextlib.suppress(FleetError):
-            ask(client(sent))
+            ask(client(damaged(mangler, *answer)))
 
 
 def fuzz_reports(mangler: Mangler, rounds: int) -> None:
@@ -194,8 +193,9 @@ def fuzz_reports(mangler: Mangler, rounds: int) -> None:
             assert status is not None
             assert status.result is not None
             assert (status.id, status.result.outcome) == (JOB, events.Outcome.FAILED)
-            JsonSink(BytesIO()).emit(_status(status))
-            render_status([_status(status)], now=1e9)
+            shown = events.FleetStatus("demo", "local", (), status)
+            JsonSink(BytesIO()).emit(shown)
+            render_status([shown], now=1e9)
         with contextlib.suppress(FleetError):
             store = results.list_jobs(client(damaged(mangler, _STORED, _first(records.Beat), _disk(), records.End())))
             others = [(host(n), results.Store((_STORED._replace(slot=f"worker-{n}", report=true[n // 2]),), _disk()))
@@ -219,12 +219,6 @@ def _disk() -> records.DiskSpace:
     return records.DiskSpace("/", 5, 10)
 
 
-def _status(status: Any) -> Any:
-    from fleet.events import FleetStatus
-
-    return FleetStatus("demo", "local", (), status)
-
-
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
     """Check that a host is refused."""
@@ -238,7 +232,7 @@ def _refused() -> Iterator[None]:
 # --- a job that is followed -----------------------------------------------------------------------------------------
 
 
-def task_report(task: str) -> list[records.Record | tuple[records.Record, bytes]]:
+def task_report(task: str) -> list[Line]:
     """Return what the agent of a task reports about a job that fails."""
     state = records.TaskState(task, task, 1, Phase.EXITED, 5.0, exit=records.Exit(code=1))
     return [
@@ -258,7 +252,7 @@ def _lost(_: Host) -> AgentClient:
 
 def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.Ended:
     """Follow the job of three hosts, of which worker-1 sends the given bytes."""
-    answers = [damaged_by_nothing(task_report("worker-0")), sent, damaged_by_nothing(task_report("worker-2"))]
+    answers = [whole(task_report("worker-0")), sent, whole(task_report("worker-2"))]
     clients = {f"worker-{number}": client(answer, number) for number, answer in enumerate(answers)}
     requests = [(host(number), records.Follow(JOB, f"worker-{number}", attempt=1)) for number in range(len(answers))]
     record = FleetRecord(FleetSpec("demo", "local", len(answers)), 1.0)
@@ -271,13 +265,6 @@ def _follow(sent: Iterator[bytes], consoles: Sequence[Any] = ()) -> following.En
             telling.add(item)
         telling.report_incomplete(follower.incomplete)
     return telling.end()
-
-
-def damaged_by_nothing(lines: list[records.Record | tuple[records.Record, bytes]]) -> Iterator[bytes]:
-    """Yield the bytes of an answer without a change."""
-    for line in lines:
-        record, payload = line if type(line) is tuple else (cast("records.Record", line), b"")
-        yield encode(record) + payload
 
 
 def fuzz_follow(mangler: Mangler, rounds: int) -> None:
@@ -343,7 +330,7 @@ def fuzz_listings(mangler: Mangler, rounds: int) -> None:
 
 def _pull(mangler: Mangler, directory: Path) -> str:
     """Copy results of a correct host and of one that sends changed answers; return the error."""
-    sessions = [Storing(lambda *true: damaged_by_nothing(list(true))), Storing(lambda *true: damaged(mangler, *true))]
+    sessions = [Storing(lambda *true: whole(true)), Storing(lambda *true: damaged(mangler, *true))]
     clients = {f"worker-{number}": client(iter(()), number) for number in range(2)}
     for agent, session in zip(clients.values(), sessions, strict=True):
         cast("SSHTransport", agent.transport)._session = cast("Any", session)

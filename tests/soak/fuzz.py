@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -11,8 +12,10 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from fleet.console.jsonl import JsonSink
@@ -22,6 +25,7 @@ from tests.ports import reserved_port
 from tests.process.train.agent.peers.test_links import Net, joined
 from tests.program import wait_for
 from tests.soak.answers import fuzz_answers, fuzz_follow, fuzz_listings, fuzz_reports
+from tests.soak.cases import Case
 from tests.soak.mangler import Mangler, sample_records
 from train.agent.checkpoints.snapshot import (
     PathItem,
@@ -258,23 +262,21 @@ TARGETS: dict[str, tuple[Target, int]] = {  # with rounds of one pass
 }
 
 
-def run(seed: int, minutes: float, report: Callable[[str], None]) -> int:
-    """Fuzz each target repeatedly, with a new seed for each pass, for `minutes`; return the number of passes.
-
-    Raises:
-        Exception: Raised by a target; the last reported line names the target and the seed.
-    """
+def passes(seed: int, minutes: float) -> Iterator[Case]:
+    """Yield all targets, at least once and until the time is over, with a new seed for each pass."""
     until = time.monotonic() + 60 * minutes
-    passes = 0
     before = _memory_peak()
-    while passes == 0 or time.monotonic() < until:
+    for number in itertools.count(seed):
         for name, (target, rounds) in TARGETS.items():
-            report(f"{name}, seed {seed + passes}")
-            target(Mangler(seed + passes), rounds)
-        passes += 1
+            yield f"{name}, seed {number}", partial(_play, target, number, rounds, before)
+        if time.monotonic() >= until:
+            return
+
+
+def _play(target: Target, seed: int, rounds: int, before: int, _: Path) -> None:
+    target(Mangler(seed), rounds)
     grown = _memory_peak() - before
     assert grown < GROWTH_MAX, f"this process grew by {grown} bytes"
-    return passes
 
 
 def _memory_peak() -> int:

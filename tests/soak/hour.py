@@ -2,124 +2,91 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import shutil
 import signal
 import statistics
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from tests.soak.histories import Fault, Faults
-from tests.soak.lane import HOSTS, Client, Lane
+from tests.soak.lane import HOSTS, UP, Client, Lane, new_lane
 from tests.soak.processes import ProcessKind, memory_and_files
 
 _SAMPLE_S = 10.0
 _AFTER_S = 900.0
-_KINDS = (
-    ("session", signal.SIGKILL), ("session", signal.SIGSTOP), ("conversation", signal.SIGKILL),
-    ("conversation", signal.SIGSTOP), ("listener", signal.SIGKILL), ("supervisor", signal.SIGKILL),
-    ("supervisor", signal.SIGSTOP), ("task", signal.SIGKILL), ("watchdog", signal.SIGKILL),
-    ("replicator", signal.SIGKILL), ("client", signal.SIGSTOP), ("host", signal.SIGKILL),
-    ("computer", signal.SIGKILL),
-)  # fmt: skip
+_KILLED = ("session", "conversation", "listener", "supervisor", "task", "watchdog", "replicator", "host", "computer")
+_STOPPED = ("session", "conversation", "supervisor", "client")
 _NEED_REPAIR = ("listener", "watchdog", "host", "computer")
+_Samples = dict[str, list[tuple[int, int]]]
 
 
-@dataclass
-class Hour:
-    """The outcome of the long job."""
-
-    seconds: float = 0.0
-    code: int | None = None
-    attempts: int = 0
-    hit: Counter[str] = field(default_factory=Counter)
-    lines: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # stored, shown by `train`, shown by `logs`
-    growth: dict[str, str] = field(default_factory=dict)
-    violations: list[str] = field(default_factory=list)
-
-
-def play_hour(lane: Lane, seed: int, minutes: float, keep: Path) -> Hour:
-    """Run a job for `minutes`, with the faults of a seed."""
+def play(seed: int, minutes: float, hit: Counter[str], directory: Path) -> None:
+    """Run a job for this time, with the faults of a seed; print how the memory of clients and agents changed."""
     chance = random.Random(f"soak hour {seed}")
-    hour = Hour()
-    began = time.monotonic()
-    until = time.time() + 60 * minutes
-    client = lane.start(
-        "train", "task.py", "--restarts", "200", "--host-timeout", "60", "--grace", "2",
-        "--", "100000000", "0.1", str(until),
-    )  # fmt: skip
-    faults = Faults(lane, client, set(), ())
-    samples: dict[str, list[tuple[float, int, int]]] = defaultdict(list)
-    strike_at = began + 15.0
-    while client.process.poll() is None and time.time() < until:
-        _sample(lane, client, samples)
-        if time.monotonic() >= strike_at and until - time.time() > 60:
-            _strike(lane, faults, chance)
-            strike_at = time.monotonic() + chance.uniform(15.0, 45.0)
-        time.sleep(_SAMPLE_S)
-    client.end(60 * minutes + _AFTER_S)
-    faults.settle()
-    hour.seconds = time.monotonic() - began
-    hour.code, hour.hit = client.code, faults.hit
-    _check(lane, client, hour)
-    hour.growth = {name: _growth(values) for name, values in sorted(samples.items()) if len(values) > 3}
-    if hour.violations or time.time() < until:
-        shutil.copytree(lane.output, keep / "hour", dirs_exist_ok=True)
-    return hour
+    samples: _Samples = defaultdict(list)
+    with new_lane(directory) as lane:
+        until = time.time() + 60 * minutes
+        words = ("train", "task.py", "--restarts", "200", "--host-timeout", "60", "--grace", "2")
+        client = lane.start(*words, "--", "100000000", "0.1", str(until))
+        faults = Faults(lane, client)
+        strike_at = time.time() + 15.0
+        while client.process.poll() is None and time.time() < until:
+            _sample(lane, client, samples)
+            if strike_at <= time.time() < until - 60:
+                _strike(lane, faults, chance)
+                strike_at = time.time() + chance.uniform(15.0, 45.0)
+            time.sleep(_SAMPLE_S)
+        client.end(60 * minutes + _AFTER_S)
+        faults.settle()
+        hit.update(faults.hit)
+        broken = [*_check(lane, client)]
+    for name, values in sorted(samples.items()):
+        print(f"the long job, {name}: {_growth(values)}", flush=True)
+    assert not broken, "; ".join(broken)
 
 
 def _strike(lane: Lane, faults: Faults, chance: random.Random) -> None:
-    target, number = chance.choice(_KINDS)
-    frozen_s = chance.choice([1.0, 5.0, 25.0]) if number is signal.SIGSTOP else 0.0
-    faults.strike(Fault("running", 0.0, target, chance.choice(HOSTS), number, frozen_s))
+    kinds = [*((target, signal.SIGKILL) for target in _KILLED), *((target, signal.SIGSTOP) for target in _STOPPED)]
+    target, number = chance.choice(kinds)
+    faults.strike(Fault("running", 0.0, target, chance.choice(HOSTS), number, chance.choice([1.0, 5.0, 25.0])))
     if target in _NEED_REPAIR:
         time.sleep(chance.uniform(0.5, 5.0))
-        lane.up()
+        lane.run(*UP)
 
 
-def _sample(lane: Lane, client: Client, samples: dict[str, list[tuple[float, int, int]]]) -> None:
-    now = time.monotonic()
-    try:
-        samples["client"].append((now, *memory_and_files(client.process.pid)))
-    except OSError:
-        return
+def _sample(lane: Lane, client: Client, samples: _Samples) -> None:
+    with contextlib.suppress(psutil.Error):
+        samples["client"].append(memory_and_files(psutil.Process(client.process.pid)))
     for process in lane.processes():
         if process.part is not ProcessKind.TASK:
-            samples[process.part.value].append((now, process.rss_kib, process.files))
+            samples[process.part.value].append((process.rss_kib, process.files))
 
 
-def _growth(samples: list[tuple[float, int, int]]) -> str:
+def _growth(samples: list[tuple[int, int]]) -> str:
     """Return the medians of memory and open files in the first and in the last fifth of the samples."""
     fifth = max(1, len(samples) // 5)
-    parts = []
-    for at, unit in ((1, "KiB"), (2, "files")):
-        first, last = (
-            statistics.median(sample[at] for sample in part) for part in (samples[:fifth], samples[-fifth:])
-        )
-        parts.append(f"{first:.0f} -> {last:.0f} {unit} (largest {max(sample[at] for sample in samples)})")
-    return ", ".join(parts)
+    first, last = ([statistics.median(column) for column in zip(*part, strict=True)]
+                   for part in (samples[:fifth], samples[-fifth:]))  # fmt: skip
+    return f"{first[0]:.0f} -> {last[0]:.0f} KiB, {first[1]:.0f} -> {last[1]:.0f} files"
 
 
-def _check(lane: Lane, client: Client, hour: Hour) -> None:
-    again = lane.up()
-    job = client.job
-    logs = lane.run("logs", "-f", "--job", job)
+def _check(lane: Lane, client: Client) -> Iterator[str]:
+    again = lane.run(*UP)
+    logs = lane.run("logs", "-f", "--job", client.job)
     if client.hung or again.hung or logs.hung:
-        hour.violations.append("a command did not end")
+        yield "a command did not end"
     if client.code != logs.code or client.code not in (0, 100):
-        hour.violations.append(f"`train` ended with {client.code}, `logs -f` with {logs.code}")
+        yield f"`train` ended with {client.code}, `logs -f` with {logs.code}"
     for worker in HOSTS:
-        stored, shown, later = lane.stored(job, worker), client.lines(worker), logs.lines(worker)
-        hour.lines[worker] = len(stored), len(shown), len(later)
+        stored, shown, later = lane.stored(client.job, worker), client.lines(worker), logs.lines(worker)
         if later != stored:
-            hour.violations.append(f"`logs -f` shows {len(later)} of {len(stored)} lines of {worker}")
+            yield f"`logs -f` shows {len(later)} of {len(stored)} lines of {worker}"
         if shown != stored and not client.reports_gap(worker):
-            hour.violations.append(
-                f"`train` shows {len(shown)} of {len(stored)} lines of {worker}, and does not say so"
-            )
-        attempts = {line.split(" ")[1] for line in stored if line.count(" ") == 2}
-        hour.attempts = max(hour.attempts, *map(int, attempts or {"0"}))
+            yield f"`train` shows {len(shown)} of {len(stored)} lines of {worker}, and does not report it"
     if "Traceback" in client.words + logs.words:
-        hour.violations.append("a traceback was printed")
+        yield "a traceback was printed"

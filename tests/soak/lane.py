@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from tests.fork_server import start_command
 from tests.program import Program, find_paths
 from tests.soak.processes import Process, ProcessKind, processes
 
-WORKERS = 3
-HOSTS = tuple(f"worker-{index}" for index in range(WORKERS))
+HOSTS = ("worker-0", "worker-1", "worker-2")
+UP = ("up", "--workers", str(len(HOSTS)))
+"""Also repairs the fleet, as a user does if a host does not answer."""
 DEADLINE_S = 240.0
 """Longest time that a command may take, in seconds; clients give up on hosts earlier."""
 
@@ -79,30 +80,21 @@ class Client:
             self.hung = True
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGABRT)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.wait()
 
 
 class Lane:
-    """A fleet of three hosts below a directory; close() takes it down."""
+    """A fleet of three hosts below a directory."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.work = root / "work"
-        self.output = root / "output"
+        self.work, self.output = root / "work", root / "output"
         for directory in (self.work, self.output):
             directory.mkdir(parents=True)
         (self.work / "task.py").write_text(TASK)
         self.program = Program(state=root / "state", directory=self.work)
+        self.state = self.program.state
         self._count = 0
-        self.up()
-
-    @property
-    def state(self) -> Path:
-        return self.program.state
+        self.run(*UP)
 
     def start(self, *arguments: str) -> Client:
         self._count += 1
@@ -123,16 +115,13 @@ class Lane:
         client.end()
         return client
 
-    def up(self) -> Client:
-        """Repair the fleet, as a user does if a host does not answer."""
-        return self.run("up", "--workers", str(WORKERS))
-
     def processes(self) -> list[Process]:
         return processes(self.state)
 
-    def jobs(self) -> set[str]:
-        """Return the jobs that were committed on a host."""
-        return {path.parts[-3] for path in find_paths(self.state / "local", "*/fleet/jobs/*/*/job.json")}
+    def job(self) -> str:
+        """Return the job that was committed on a host; empty: none."""
+        paths = find_paths(self.state / "local", "*/fleet/jobs/*/*/job.json")
+        return next((path.parts[-3] for path in paths), "")
 
     def stored(self, job: str, worker: str) -> list[str]:
         """Return the lines of a worker's log on its host, of all attempts in order."""
@@ -140,14 +129,14 @@ class Lane:
         logs = sorted(paths, key=lambda path: int(path.parent.name.rpartition("-")[2]))
         return [line for log in logs for line in log.read_text(errors="replace").split("\n") if line]
 
-    def begun(self, since: set[str]) -> bool:
-        """Return whether a task of a new job has printed a line."""
+    def has_begun(self) -> bool:
+        """Return whether a task of a job has printed a line."""
         with contextlib.suppress(OSError):
-            new = [path for path in (self.state / "local").glob("*/fleet/jobs/*") if path.name not in since]
-            return any(log.stat().st_size for path in new for log in path.glob("*/attempt-1/log"))
+            return any(log.stat().st_size for log in (self.state / "local").glob("*/fleet/jobs/*/*/attempt-1/log"))
         return False
 
-    def wait(self, condition: Callable[[], bool], deadline_s: float) -> bool:
+    @staticmethod
+    def wait(condition: Callable[[], bool], deadline_s: float) -> bool:
         """Wait until a condition holds; return False after the deadline."""
         end = time.monotonic() + deadline_s
         while True:
@@ -166,28 +155,17 @@ class Lane:
         """Return whether every host has its listening sshd."""
         return {process.host for process in self.processes() if process.part is ProcessKind.LISTENER} == {*HOSTS}
 
-    def renew(self) -> list[Process]:
-        """Take the fleet down and create a new one; return the processes that were left."""
-        left = self.close()
-        self.up()
-        return left
 
-    def clear_output(self) -> None:
-        """Delete the output of commands that is no longer needed."""
-        for path in self.output.iterdir():
-            path.unlink()
-
-    def close(self) -> list[Process]:
-        """Take the fleet down; kill the processes that are left, and return them."""
-        if (self.state / "fleets" / "default").exists():
-            self.run("down", "--yes")
-        left = self.processes()
+@contextlib.contextmanager
+def new_lane(root: Path) -> Iterator[Lane]:
+    """Create a fleet; delete it after the block, and check that it leaves no process."""
+    lane = Lane(root)
+    try:
+        yield lane
+    finally:
+        if (lane.state / "fleets" / "default").exists():
+            lane.run("down", "--yes")
+        left = lane.processes()
         for process in left:
             process.send(signal.SIGKILL)
-        return left
-
-
-def thaw(frozen: Sequence[Process]) -> None:
-    """Continue stopped processes."""
-    for process in frozen:
-        process.send(signal.SIGCONT)
+    assert not left, f"{left} was left by `down`"

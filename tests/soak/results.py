@@ -14,15 +14,12 @@ import hashlib
 import random
 import resource
 import signal
-import tempfile
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.soak.file_events import Change, FileEvents
-from tests.soak.lane import HOSTS, Client, Lane
+from tests.soak.lane import HOSTS, UP, Client, Lane, new_lane
 from tests.soak.processes import ProcessKind
 
 KINDS = ("kill the client", "interrupt the client", "fill the disk", "cut a link", "kill a host")
@@ -134,7 +131,7 @@ class _Player:
             is_pending = self.history.requested and self._missing()
             problem = problem or self._step(self._arguments(command if is_pending else "pull"), fault)
         if self.history.complete and self.history.downs and not problem:
-            self.lane.up()
+            self.lane.run(*UP)
             problem = self._check(self.lane.run("pull", "--to", self.target.name))
         for fault in self.history.downs:
             problem = problem or self._step(["down"], fault)
@@ -148,17 +145,8 @@ class _Player:
         """Do what a user, or chance, does between two commands; return the violation."""
         self.hit[event or "no event"] += 1
         if event in ("repair", "prune", "pull one task"):
-            commands = {
-                "repair": ["up", "--workers", str(len(HOSTS))],
-                "prune": ["jobs", "--prune", "--yes"],
-                "pull one task": [
-                    "pull",
-                    "--worker",
-                    str(self.chance.randrange(len(HOSTS))),
-                    "--to",
-                    self.target.name,
-                ],
-            }
+            partly = ("pull", "--worker", str(self.chance.randrange(len(HOSTS))), "--to", self.target.name)
+            commands = {"repair": UP, "prune": ("jobs", "--prune", "--yes"), "pull one task": partly}
             return self._check(self.lane.run(*commands[event]))
         if event == "lose a host":
             lost = self.chance.choice((HOSTS[0], *HOSTS))  # mostly the one of the chief
@@ -267,46 +255,22 @@ class _Player:
         """Repair, pull, and delete as the messages say, until the fleet is gone."""
         words = ""
         for _ in range(_ATTEMPTS):
-            pull = ["pull", "--to", self.target.name]
-            for arguments in (["down"], ["up", "--workers", str(len(HOSTS))], ["down"], pull):
+            pull = ("pull", "--to", self.target.name)
+            for arguments in (("down",), UP, ("down",), pull):
                 client = self.lane.run(*arguments)
                 problem = self._check(client)
                 if problem:
                     return problem
                 if arguments == pull and client.code == 2:  # a file was changed here
                     self.targets.append(self.lane.work / f"pulled-{len(self.targets) + 1}")
-                if arguments == ["down"] and client.code == 0:
+                if arguments == ("down",) and client.code == 0:
                     return f"not pulled before `down`: {self._missing()[0]}" if self._missing() else ""
                 words = client.words
         return f"`down` was refused {_ATTEMPTS} times: {words[-500:]}"
 
 
-def run(seed: int, histories: int, report: Callable[[str], None], lanes: int = 1) -> int:
-    """Play histories, `lanes` at a time; return the number of violations."""
-    hit, violations = Counter[str](), 0
-
-    def play(number: int) -> str:
-        try:
-            return _play_one(number, hit)
-        except Exception as error:  # noqa: BLE001 - reported as a violation
-            return f"the driver failed: {type(error).__name__}: {error}"
-
-    with ThreadPoolExecutor(lanes) as pool:
-        for number, problem in enumerate(pool.map(play, range(seed, seed + histories))):
-            if problem:
-                violations += 1
-                report(f"violation: seed {seed + number}: {problem}")
-            if number % 10 == 9:
-                report(f"{number + 1} of {histories} histories, {violations} violations")
-    report("\n".join(f"  {count:5}  {name}" for name, count in sorted(hit.items())))
-    return violations
-
-
-def _play_one(seed: int, hit: Counter[str]) -> str:
-    with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
-        lane = Lane(Path(directory) / "lane")
-        try:
-            problem = _Player(lane, plan(seed), hit).play()
-        finally:
-            left = lane.close()
-        return problem or (f"{left} was left by `down`" if left else "")
+def play(seed: int, hit: Counter[str], directory: Path) -> None:
+    """Play the history of a seed; add its faults and events to `hit`."""
+    with new_lane(directory) as lane:
+        problem = _Player(lane, plan(seed), hit).play()
+        assert not problem, problem

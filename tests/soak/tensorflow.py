@@ -1,4 +1,4 @@
-"""Run the campaign `tensorflow`: all tutorials, an evaluator, and jobs on Compute Engine and Slurm."""
+"""Run the campaign `tensorflow`: all tutorials, the examples, and jobs on Compute Engine and Slurm."""
 
 from __future__ import annotations
 
@@ -6,101 +6,29 @@ import json
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from tests import slurm
 from tests.cloud import test_gce_bucket
 from tests.e2e import test_gce, tutorials
-from tests.program import THREADS, Program, lines_of, task_config, wait_for
+from tests.program import THREADS, Program, wait_for
+from tests.soak.cases import Case
 from train.script import NEWEST_TF_KERAS
 
-# Chief and worker count together and save; the evaluator, under its own strategy, reads what they saved.
-_EVALUATED = """
-import os, time
-import tensorflow as tf
-print("TF_CONFIG=" + os.environ["TF_CONFIG"], flush=True)
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-resolver = strategy.cluster_resolver
-print("replicas", strategy.num_replicas_in_sync, flush=True)
-with strategy.scope():
-    total = tf.Variable(0.0)
-    epoch = tf.Variable(0, dtype=tf.int64)
-checkpoint = tf.train.Checkpoint(total=total, epoch=epoch)
-directory = os.environ["FLEET_CHECKPOINT_DIR"]
-
-@tf.function
-def step():
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(lambda: tf.constant(1.0)), axis=None)
-
-if resolver.task_type == "evaluator":
-    for path in tf.train.checkpoints_iterator(directory):
-        checkpoint.restore(path)
-        print("evaluated", int(epoch.numpy()), float(total.numpy()), float(step().numpy()), flush=True)
-
-is_chief = resolver.task_type == "chief"
-manager = tf.train.CheckpointManager(checkpoint, directory if is_chief else directory + "/temp", max_to_keep=2)
-for number in range(4):
-    for _ in range(5):
-        total.assign_add(step())
-    epoch.assign_add(1)
-    manager.save()
-    time.sleep(0.5)
-print("trained", float(total.numpy()), flush=True)
-"""
-
-
+_EXAMPLES = Path(__file__).parents[2] / "train" / "examples"
 _LOSS = re.compile(r"loss: ([0-9.]+)")
 
 
-def _evaluator(program: Program) -> None:
-    program.script("task.py", _EVALUATED)
-    program.run("up", "--workers", "3")
-    ran = program.run("train", "task.py", "--chief", "--evaluator", *THREADS, timeout=120)
-    for task, replicas in (("chief-0", 2), ("worker-0", 2), ("evaluator-0", 1)):
-        assert f"replicas {replicas}" in lines_of(ran, task)
-    for task in ("chief-0", "worker-0"):
-        assert sorted(task_config("\n".join(lines_of(ran, task)))["cluster"]) == ["chief", "worker"]
-        assert "trained 40.0" in lines_of(ran, task)
-    config = task_config("\n".join(lines_of(ran, "evaluator-0")))
-    assert list(config["cluster"]) == ["evaluator"]
-    assert config["task"] == {"type": "evaluator", "index": 0}
-    evaluated = [line.split()[1:] for line in lines_of(ran, "evaluator-0") if line.startswith("evaluated")]
-    assert [float(total) for _, total, _ in evaluated] == [10.0 * int(epoch) for epoch, _, _ in evaluated]
-    assert {item for _, _, item in evaluated} == {"1.0"}
-    assert evaluated[-1][0] == "4", "the last checkpoint is evaluated, too"
-    assert not program.tasks()
-
-
-def _killed_worker(program: Program) -> None:
-    """The example with a generator trains, until a worker is killed."""
-    tutorials.copied(program, Path(__file__).parents[2] / "train" / "examples")
+def _generator(program: Program) -> None:
+    """Train the example with a generator."""
+    tutorials.copied(program, _EXAMPLES)
     program.run("up", "--workers", "2")
-    client = program.start(
-        "train", "generator.py", "--grace", "2", *THREADS, "--", "--epochs", "1000", "--steps", "20"
-    )
-    logs = "local/*/fleet/jobs/*/*/*/log"
-    wait_for(
-        "two epochs on both workers",
-        lambda: [b"Epoch 3/1000" in log.read_bytes() for log in program.state.glob(logs)] == [True, True],
-        deadline_s=180,
-    )
-    for index in (0, 1):
-        (task,) = program.tasks(f"worker-{index}")
-        config = json.loads(task.environ()["TF_CONFIG"])
-        assert config["task"] == {"type": "worker", "index": index}
-        assert len(config["cluster"]["worker"]) == 2
-    task.send_signal(signal.SIGKILL)
-    wait_for("both tasks to end", lambda: not program.tasks())
-    ran = program.finish(client, code=100)
-    assert "worker-1" in ran.err
-    assert "SIGKILL" in ran.err
-    first, second = (tutorials.losses(ran, f"worker-{index}")[:2] for index in (0, 1))
+    ran = program.run("train", "generator.py", *THREADS, "--", "--epochs", "2", "--steps", "20", timeout=240)
+    first, second = (tutorials.losses(ran, f"worker-{index}") for index in (0, 1))
     assert first == second  # the workers trained together
     assert first[1] < first[0]
 
@@ -119,9 +47,8 @@ def _data_set_of_one_file(program: Program) -> None:
 
 def _readme_on_gce(program: Program) -> None:
     """Install TensorFlow on instances, and train with it."""
-    examples = Path(__file__).parents[2] / "train" / "examples"
-    shutil.copy(examples / "keras_fit.py", program.directory / "task.py")
-    shutil.copy(examples / "digits.npz", program.directory)
+    shutil.copy(_EXAMPLES / "keras_fit.py", program.directory / "task.py")
+    shutil.copy(_EXAMPLES / "digits.npz", program.directory)
     with test_gce.emulator_in(program.directory.parent) as emulator:
         test_gce.rent(program, emulator)
         ran = test_gce.run_pages(program, emulator)
@@ -183,7 +110,7 @@ def _slow_input(program: Program) -> None:
     assert inputs["worker-1"] > 10 * inputs["worker-0"]
 
 
-def _newest_tensorflow(report: Callable[[str], None], directory: Path) -> None:
+def _newest_tensorflow(directory: Path) -> None:
     """Run the tutorials on the newest TensorFlow or release candidate of the index; a failure is a warning."""
     python = directory / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
@@ -201,15 +128,14 @@ def _newest_tensorflow(report: Callable[[str], None], directory: Path) -> None:
         try:
             _with_program(job, path)
         except AssertionError as error:
-            report(f"warning: {name} on the newest TensorFlow: {error}")
+            print(f"warning: {name} on the newest TensorFlow: {error}", flush=True)
 
 
 def _batch_script(directory: Path) -> None:
     """Train the custom loop with srun, in a batch script on two nodes of a real Slurm."""
-    examples = Path(__file__).parents[2] / "train" / "examples"
     with slurm.slurm(directory) as cluster:
-        shutil.copy(examples / "custom_loop.py", cluster.work / "task.py")
-        shutil.copy(examples / "digits.npz", cluster.work)
+        shutil.copy(_EXAMPLES / "custom_loop.py", cluster.work / "task.py")
+        shutil.copy(_EXAMPLES / "digits.npz", cluster.work)
         lines = "#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\nsrun -l fleet agent task.py -- --epochs 2\n"
         words = ("sbatch", "--parsable", "-o", "out", "-e", "err", str(cluster.script("job.sh", lines)))
         [job] = cluster.run(*words).text.split()
@@ -236,34 +162,20 @@ def _with_program(job: Callable[[Program], object], directory: Path) -> None:
         program.close()
 
 
-def run(seed: int, rounds: int, report: Callable[[str], None]) -> int:
-    """Play all jobs `rounds` times, in random orders; return the number of violations."""
-    jobs: list[tuple[str, Callable[[Path], None]]] = [
-        *(
-            (name, partial(_with_program, partial(tutorials.train, name=name)))
-            for name in tutorials.TUTORIALS
-            if name != "tfds_tutorial"
-        ),
-        ("an evaluator for chief and worker", partial(_with_program, _evaluator)),
-        ("a slow input pipeline", partial(_with_program, _slow_input)),
-        ("the demo", partial(_with_program, _demo)),
-        ("a killed worker", partial(_with_program, _killed_worker)),
-        ("the README on Compute Engine", partial(_with_program, _readme_on_gce)),
-        ("a bucket on Compute Engine", partial(_with_program, _bucket_on_gce)),
-        ("the newest TensorFlow", partial(_newest_tensorflow, report)),
-        ("a data set of one file", partial(_with_program, _data_set_of_one_file)),
-        *([] if slurm.obstacle() else [("a batch script of Slurm", _batch_script)]),
-    ]
-    chance = random.Random(seed)
-    violations = 0
-    for _ in range(rounds):
-        for name, job in chance.sample(jobs, len(jobs)):
-            with tempfile.TemporaryDirectory(prefix="fleet-soak-") as directory:
-                try:
-                    job(Path(directory))
-                except AssertionError as error:
-                    violations += 1
-                    report(f"violation: {name}: {error}")
-                else:
-                    report(f"{name}: succeeded")
-    return violations
+def cases(chance: random.Random) -> Iterator[Case]:
+    """Yield all jobs, in a random order."""
+    jobs: dict[str, Callable[[Program], object]] = {
+        name: partial(tutorials.train, name=name) for name in tutorials.TUTORIALS if name != "tfds_tutorial"
+    }
+    jobs |= {
+        "a slow input pipeline": _slow_input,
+        "the demo": _demo,
+        "the example with a generator": _generator,
+        "the README on Compute Engine": _readme_on_gce,
+        "a bucket on Compute Engine": _bucket_on_gce,
+        "a data set of one file": _data_set_of_one_file,
+    }
+    made: list[Case] = [(name, partial(_with_program, job)) for name, job in jobs.items()]
+    made.append(("the newest TensorFlow", _newest_tensorflow))
+    made += [] if slurm.obstacle() else [("a batch script of Slurm", _batch_script)]
+    yield from chance.sample(made, len(made))
