@@ -35,11 +35,10 @@ def no_thread_is_left() -> Iterator[None]:
 
 def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
-    transport = connection.transport
+    transport = connection.fabric.transport
     assert transport.is_active()
     assert transport.getpeername()[0] == hosts.hosts[0].address
-    session = connection.open_session(5)
-    session.exec_command("echo $((6 * 7))")
+    session = connection.execute("echo $((6 * 7))", 5, "adding")
     assert session.recv(100) == b"42\n"
     connection.close()
     connection.close()
@@ -49,8 +48,7 @@ def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
 def test_data_arrives_through_a_small_window(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key, window=1 << 16)
     try:
-        session = connection.open_session(5)
-        session.exec_command("seq 300000")
+        session = connection.execute("seq 300000", 5, "counting")
         received = b""
         while data := session.recv(10_000):
             connection.has_read(len(data))
@@ -72,7 +70,7 @@ def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) ->
 def test_fast_algorithms_are_negotiated(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
-        transport: Any = connection.transport
+        transport: Any = connection.fabric.transport
         fast = "aes128-gcm@openssh.com"
         near, far = socket.socketpair()
         with near, far:
@@ -176,12 +174,12 @@ def test_a_server_that_is_not_ssh_is_named(hosts: Hosts) -> None:
         thread.join()
 
 
-def test_opening_a_session_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> None:
+def test_starting_a_command_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) -> None:
     connection = connect(hosts.hosts[0], hosts.key)
     try:
-        late = pytest.raises(UnreachableError, match="did not answer within 1 s while opening a session")
+        late = pytest.raises(UnreachableError, match="did not answer within 1 s while starting")
         with hosts.hung(0), late:
-            connection.open_session(1)
+            connection.execute("true", 1, "starting")
     finally:
         connection.close()
 
@@ -253,8 +251,7 @@ def test_a_proxy_program_forwards_the_connection(hosts: Hosts) -> None:
     carried = dataclasses.replace(host, address="nowhere.invalid", proxy=proxy_program(host.address, host.port))
     connection = connect(carried, hosts.key)
     [program] = proxy_programs()
-    session = connection.open_session(5)
-    session.exec_command("echo $((6 * 7))")
+    session = connection.execute("echo $((6 * 7))", 5, "adding")
     assert session.recv(100) == b"42\n"
     connection.close()
     connection.close()

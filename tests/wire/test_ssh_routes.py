@@ -45,8 +45,7 @@ def home_through_fleet(host: Host) -> str:
     """Return the home directory of a host, read through this program's connection."""
     connection = connect(host, Path("/no/key"))
     try:
-        session = connection.open_session(10)
-        session.exec_command("echo $HOME")
+        session = connection.execute("echo $HOME", 10, "reading")
         return bytes(session.recv(1000)).decode()
     finally:
         connection.close()
