@@ -5,50 +5,25 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fleet.errors import FleetError, NotReadyError
 from fleet.remote.clocks import Reading, most_exact, read_round_trip
 from fleet.remote.fanout import no_answer, where
 from fleet.remote.quoting import one_line
-from fleet.remote.upload import Bundle
 from fleet.steps import Again, NextStep, Step
 from provision.model import Host
+from train.agent.protocol import records
 from train.agent.protocol.cluster import is_task
-from train.agent.protocol.records import (
-    Bootstrap,
-    Bootstrapped,
-    BootstrapStep,
-    Chunk,
-    ClockTime,
-    Commit,
-    Committed,
-    ContentsReceived,
-    End,
-    FetchContents,
-    Follow,
-    GetJoinInfo,
-    Hello,
-    Inspect,
-    JobReport,
-    JoinInfo,
-    NeedContents,
-    Prepare,
-    Prepared,
-    ReadClock,
-    Record,
-    Refusal,
-    Refused,
-    Release,
-    Released,
-    SmokeTest,
-    SmokeTestResult,
-    Stop,
-    Stopped,
-    name_of,
-)
+from train.agent.protocol.records import LATEST_S, Record, Refusal
+
+if TYPE_CHECKING:
+    from fleet.remote.upload import Bundle
 
 R = TypeVar("R")
+
+OnUpload = Callable[[int, int, int], None]
+"""Called with the bytes sent and the bytes to send, both before compression, and the number of their contents."""
 
 ANSWER_S = 20.0
 """Longest time without an answer of an agent that has no other work, in seconds."""
@@ -65,9 +40,10 @@ STEP_S = 120.0
 STOP_MARGIN_S = 20.0
 """Longest time to stop a job, in addition to the grace period, in seconds."""
 
-
 _CLOCK_READINGS = 4  # of which the shortest round trip counts
 _RELEASE_MARGIN_S = 60.0
+# Requests whose answers list the files of a job.
+_LISTING = (records.Prepare, records.GetJoinInfo, records.GetBundle)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Pattern of the identifiers of jobs and of the names of tasks."""
@@ -75,33 +51,22 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 JOB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 """Pattern of the names that users give to jobs."""
 
-LATEST = float(1 << 40)
-"""Latest valid time in a report of a host, in seconds since the epoch."""
-
 MOST_WORKERS = 10_000
 """Maximum number of workers of a job that takes in new hosts."""
 
-_LOGS, _STOP, _STATUS, _PRUNE, _UP = (
-    Step("logs", "-f"),
-    Step("stop"),
-    Step("status"),
-    Step("jobs", "--prune"),
-    Step("up"),
-)
-_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, _PRUNE, _UP)}  # commands that a host may recommend
+_LOGS, _STOP, _STATUS, _UP = Step("logs", "-f"), Step("stop"), Step("status"), Step("up")
+# Commands that a host may recommend.
+_COMMANDS = {step.text(): step for step in (_LOGS, _STOP, _STATUS, Step("jobs", "--prune"), _UP)}
 _ADVICE: dict[Refusal, tuple[str, tuple[NextStep, ...]]] = {  # hint and next step of a refusal without its own
     Refusal.BUSY: ("", (Again({"--after": True}), _LOGS, _STOP)),
     Refusal.DISK: ("free space on the host, or send less (--workdir, .fleetignore)", ()),
     Refusal.PYTHON: ("install Python and TensorFlow on the host", ()),
-    Refusal.PORT: ("", (_STATUS,)),
     Refusal.BUNDLE: ("run the command again", ()),
-    Refusal.REQUEST: ("", (_STATUS,)),
     Refusal.PACKAGES: ("correct the list of packages", ()),
     Refusal.INSTALLATION: ("correct the list of packages", ()),
     Refusal.SETUP: ("", (_UP,)),
     Refusal.GPU: ("", (Step("down"), _UP)),
     Refusal.PROGRAM: ("install it on the host", ()),
-    Refusal.FAULT: ("", (_STATUS,)),
 }
 
 
@@ -112,7 +77,7 @@ class RefusedError(NotReadyError):
         refused: The answer of the host; None: unknown.
     """
 
-    refused: Refused | None = None
+    refused: records.Refused | None = None
 
 
 class Transport(Protocol):
@@ -177,9 +142,14 @@ class AgentClient:
         transport: Connection to the agent, closed with this object.
         host: The host of the agent; without an address, it is this computer, and no fleet has it.
         hello: First record of the agent.
+
+    Attributes:
+        transport: As given.
+        host: As given.
+        hello: As given.
     """
 
-    def __init__(self, transport: Transport, host: Host, hello: Hello) -> None:
+    def __init__(self, transport: Transport, host: Host, hello: records.Hello) -> None:
         self.transport = transport
         self.host = host
         self.hello = hello
@@ -197,11 +167,8 @@ class AgentClient:
     # --- a job ----------------------------------------------------------------------------------------------------
 
     def prepare(
-        self,
-        request: Prepare,
-        bundle: Bundle | None = None,
-        on_progress: Callable[[int, int, int], None] = _ignore_upload,
-    ) -> Prepared:
+        self, request: records.Prepare, bundle: Bundle | None = None, on_progress: OnUpload = _ignore_upload
+    ) -> records.Prepared:
         """Prepare the task on a host, and send the contents that the host lacks.
 
         The host holds the reservation until commit or close.
@@ -209,79 +176,60 @@ class AgentClient:
         Args:
             request: The request.
             bundle: Source of the contents; None: the request has none.
-            on_progress: Called with the bytes sent and the bytes to send, both before compression, and the number of
-                contents among them.
+            on_progress: Takes the progress of the upload.
 
         Raises:
             UsageError: a file has changed since the bundle was scanned.
         """
-        doing = "preparing the task"
-        self.transport.send(request, doing=doing)
-        record, _ = self.transport.receive(PREPARE_S, doing, long=True)
-        if not isinstance(record, NeedContents):
-            return self.checked(record, Prepared)
-        if bundle is None and record.objects:
-            raise self.unexpected(record)
-        following = self.provide(record, bundle, request.address, on_progress) if bundle is not None else None
-        return self.checked(following, Prepared) if following else self._answer(Prepared, PREPARE_S, doing)
+        record = self.ask(request, PREPARE_S, "preparing the task")
+        if isinstance(record, records.NeedContents) and bundle is not None:
+            record = self.upload(record, bundle, on_progress, request.address, "the script")
+        elif isinstance(record, records.NeedContents) and not record.objects:
+            record = self._receive(PREPARE_S, "preparing the task")
+        return self.checked(record, records.Prepared)
 
-    def provide(
-        self,
-        need: NeedContents,
-        bundle: Bundle,
-        address: str,
-        on_progress: Callable[[int, int, int], None],
-        subject: str = "the script",
-    ) -> Record | None:
+    def upload(
+        self, need: records.NeedContents, bundle: Bundle, on_progress: OnUpload, address: str, subject: str
+    ) -> Record:
         """Send the contents that a host lacks, or wait while another host sends them.
 
         Args:
             need: The contents.
             bundle: Their source.
+            on_progress: Takes the progress of the upload.
             address: Address at which other hosts reach this one.
-            on_progress: As in `prepare`.
             subject: A name for the contents.
 
         Returns:
-            The record that followed them; None: it is not received yet.
+            The record that followed them.
         """
+        doing, whole = f"receiving {subject}", (need.size, len(need.objects))
         relay = bundle.relays.join(need.objects, address, need.port)
         if relay is not None:
-            self.transport.send(relay, doing=f"receiving {subject}")
-        if relay is not None and relay.address:
-            return self._relayed(need, bundle, on_progress, subject)
-        self.send_contents(need, bundle, on_progress, subject)
-        return None
-
-    def _relayed(
-        self, need: NeedContents, bundle: Bundle, on_progress: Callable[[int, int, int], None], subject: str
-    ) -> Record | None:
-        """Wait while another host sends the contents; send what it did not."""
-        doing = f"receiving {subject} from another host"
-        on_progress(0, need.size, len(need.objects))
+            self.transport.send(relay, doing=doing)
+        waits = relay is not None and bool(relay.address)
+        if waits:
+            on_progress(0, *whole)
+        else:
+            self._send_contents(need, bundle, on_progress, doing)
         end = time.monotonic() + RELAY_S
         while time.monotonic() < end:
-            record, _ = self.transport.receive(PREPARE_S, doing, long=True)
-            if isinstance(record, ContentsReceived):
-                on_progress(max(0, min(record.size, need.size)), need.size, len(need.objects))
-            elif isinstance(record, NeedContents):
+            waiting_for = f"{doing} from another host" if waits else f"storing {subject}"
+            record = self._receive(PREPARE_S, waiting_for, long=True)
+            if waits and isinstance(record, records.ContentsReceived):
+                on_progress(max(0, min(record.size, need.size)), *whole)
+            elif waits and isinstance(record, records.NeedContents):  # which the other host did not send
                 if not {*need.objects}.issuperset(record.objects) or not 0 <= record.offset <= need.size:
                     raise self.unexpected(record)
-                self.send_contents(record, bundle, on_progress, subject)
-                return None
-            else:
-                on_progress(need.size, need.size, len(need.objects))
+                waits = False
+                self._send_contents(record, bundle, on_progress, doing)
+            elif not isinstance(record, records.Beat):
+                if waits:
+                    on_progress(need.size, *whole)
                 return record
         raise no_answer(self.host, RELAY_S, doing)
 
-    def send_contents(
-        self,
-        need: NeedContents,
-        bundle: Bundle,
-        on_progress: Callable[[int, int, int], None],
-        subject: str,
-    ) -> None:
-        """Send the contents that a host lacks; the arguments are those of `provide`."""
+    def _send_contents(self, need: records.NeedContents, bundle: Bundle, on_progress: OnUpload, doing: str) -> None:
         on_progress(0, need.size, len(need.objects))
         if not need.objects:
             return
@@ -290,49 +238,48 @@ class AgentClient:
         sent = 0
         is_local = self.host.address.startswith("127.")
         for data, size in bundle.read_blocks(need.objects, need.offset, is_local=is_local):
-            self._send_chunk(data, size, f"receiving {subject} ({_of(sent, need.size)} sent)")
+            self._send_chunk(data, size, f"{doing} ({sent / 1e6:.1f} of {need.size / 1e6:.1f} MB sent)")
             sent += size or len(data)
             on_progress(sent, need.size, len(need.objects))
-        self._send_chunk(b"", 0, f"receiving {subject} (all of it sent)")
+        self._send_chunk(b"", 0, f"{doing} (all of it sent)")
 
     def _send_chunk(self, data: bytes, size: int, doing: str) -> None:
         """Send a chunk, unless the host has refused the rest in the meantime."""
         if not self.transport.has_input:
             try:
-                self.transport.send(Chunk(len(data), size), data, doing=doing, deadline_s=ANSWER_S)
+                self.transport.send(records.Chunk(len(data), size), data, doing=doing, deadline_s=ANSWER_S)
             except NotReadyError:
                 if not self.transport.has_input:
                     raise
             else:
                 return
-        record, _ = self.transport.receive(ANSWER_S, doing)
-        raise self.unexpected(record)
+        raise self.unexpected(self._receive(ANSWER_S, doing))
 
-    def commit(self, request: Commit) -> Committed:
+    def commit(self, request: records.Commit) -> records.Committed:
         """Start the prepared task, together with its peers; after an UnreachableError it may have been started."""
-        return self._request(request, Committed, request.join_timeout_s + ANSWER_S, "starting the task")
+        return self._request(request, records.Committed, request.join_timeout_s + ANSWER_S, "starting the task")
 
     def read_clock(self) -> Reading:
         """Compare the clock of a host to that of this computer."""
         readings = []
         for _ in range(_CLOCK_READINGS):
             sent = time.time()
-            answer = self._request(ReadClock(), ClockTime, ANSWER_S, "reading its clock")
+            answer = self._request(records.ReadClock(), records.ClockTime, ANSWER_S, "reading its clock")
             readings.append(read_round_trip(sent, answer.at, time.time()))
         return most_exact(readings)
 
-    def get_join_info(self, request: GetJoinInfo) -> JoinInfo:
+    def get_join_info(self, request: records.GetJoinInfo) -> records.JoinInfo:
         """Return the data that another host needs to take over a slot of a job, of which this host runs a task."""
-        return self._request(request, JoinInfo, ANSWER_S, "describing the job")
+        return self._request(request, records.JoinInfo, ANSWER_S, "describing the job")
 
     def join(
         self,
-        join_info: JoinInfo,
+        join_info: records.JoinInfo,
         name: str,
         source: AgentClient,
-        variables: Callable[[Prepared, dict[str, str]], dict[str, str]],
+        variables: Callable[[records.Prepared, dict[str, str]], dict[str, str]],
         python: str = "",
-    ) -> Committed:
+    ) -> records.Committed:
         """Join a running job in the slot `name`; contents that the host lacks come from the store of `source`.
 
         Args:
@@ -342,8 +289,8 @@ class AgentClient:
             variables: Returns the variables of the task, given those of the task on `source`.
             python: The host's interpreter; empty: the one in its settings.
         """
-        commit = join_info.commit
-        preparation = Prepare(
+        commit, doing = join_info.commit, "preparing the task"
+        preparation = records.Prepare(
             job=commit.job,
             fleet=join_info.fleet,
             slot=name,
@@ -352,14 +299,14 @@ class AgentClient:
             python=python or self.host.python,
             join=True,
         )
-        doing = "preparing the task"
-        self.transport.send(preparation, doing=doing)
-        need, _ = self.transport.receive(PREPARE_S, doing, long=True)
-        if isinstance(need, NeedContents):
-            self._pass_contents(need, source)
-            answer = self._answer(Prepared, PREPARE_S, doing)
-        else:
-            answer = self.checked(need, Prepared)
+        record = self.ask(preparation, PREPARE_S, doing)
+        if isinstance(record, records.NeedContents):
+            if record.objects:
+                source.transport.send(records.FetchContents(record.objects), doing="sending the job's files")
+                for chunk, data in source.chunks("sending the job's files"):
+                    self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
+            record = self._receive(PREPARE_S, doing)
+        answer = self.checked(record, records.Prepared)
         before = {member.slot: member for member in commit.members}
         task = before[name].task if name in before else ""  # a slot of `joinable` has none before it has joined
         members = [*{**before, name: answer.member._replace(task=task)}.values()]
@@ -369,18 +316,15 @@ class AgentClient:
         env = variables(answer, commit.env)
         return self.commit(commit._replace(slot=name, members=members, env=env, command=command))
 
-    def _pass_contents(self, need: NeedContents, source: AgentClient) -> None:
-        if not need.objects:
-            return
-        doing = "sending the job's files"
-        source.transport.send(FetchContents(need.objects), doing=doing)
-        chunk = Chunk(1)
+    def chunks(self, doing: str) -> Iterator[tuple[records.Chunk, bytes]]:
+        """Yield the chunks of contents that were requested, each with its data; the last one is empty."""
+        chunk = records.Chunk(1)
         while chunk.payload:
-            record, data = source.transport.receive(ANSWER_S, doing)
-            chunk = source.checked(record, Chunk)
-            self.transport.send(chunk, data, doing="receiving the job's files", deadline_s=ANSWER_S)
+            record, data = self.transport.receive(ANSWER_S, doing)
+            chunk = self.checked(record, records.Chunk)
+            yield chunk, data
 
-    def follow(self, request: Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
+    def follow(self, request: records.Follow, silence_s: float = ANSWER_S) -> Iterator[tuple[Record, bytes]]:
         """Request past and new records of a task, and yield them until the agent has sent all.
 
         Args:
@@ -391,44 +335,39 @@ class AgentClient:
         self.transport.send(request, doing=doing)
         while True:
             record, payload = self.transport.receive(silence_s, doing)
-            if isinstance(record, End):
+            if isinstance(record, records.End):
                 return
-            if isinstance(record, Refused):
+            if isinstance(record, records.Refused):
                 raise self.unexpected(record)
             yield record, payload
 
-    def stop(self, request: Stop) -> Stopped:
+    def stop(self, request: records.Stop) -> records.Stopped:
         """Stop the whole job, of which the host runs a task."""
-        return self._request(request, Stopped, request.grace_s + STOP_MARGIN_S, "stopping the job")
+        return self._request(request, records.Stopped, request.grace_s + STOP_MARGIN_S, "stopping the job")
 
-    def inspect(self, request: Inspect) -> list[JobReport]:
+    def inspect(self, request: records.Inspect) -> list[records.JobReport]:
         """Return the reports of a host about its newest jobs, newest first."""
         doing = "reporting its jobs"
-        self.transport.send(request, doing=doing)
-        reports: list[JobReport] = []
-        while (report := self._receive_report(doing)) is not None:
-            if len(reports) == request.limit:
+        record = self.ask(request, ANSWER_S, doing)
+        reports: list[records.JobReport] = []
+        while not isinstance(record, records.End):
+            report = self.checked(record, records.JobReport)
+            if len(reports) == request.limit or not is_report(report, self.host.name):
                 raise self.unexpected(report)
             reports.append(report)
+            record = self._receive(ANSWER_S, doing)
         return reports
-
-    def _receive_report(self, doing: str) -> JobReport | None:
-        """Return the next report; None: it was the last one."""
-        record, _ = self.transport.receive(ANSWER_S, doing)
-        if isinstance(record, End):
-            return None
-        report = self.checked(record, JobReport)
-        if not is_report(report, self.host.name):
-            raise self.unexpected(record)
-        return report
 
     # --- the host -------------------------------------------------------------------------------------------------
 
-    def release(self, request: Release) -> Released:
+    def release(self, request: records.Release) -> records.Released:
         """Stop all processes of the fleet on a host, and remove all of the fleet's files."""
-        return self._request(request, Released, request.grace_s + _RELEASE_MARGIN_S, "removing the fleet's files")
+        deadline_s = request.grace_s + _RELEASE_MARGIN_S
+        return self._request(request, records.Released, deadline_s, "removing the fleet's files")
 
-    def bootstrap(self, request: Bootstrap, on_step: Callable[[BootstrapStep], None]) -> Bootstrapped:
+    def bootstrap(
+        self, request: records.Bootstrap, on_step: Callable[[records.BootstrapStep], None]
+    ) -> records.Bootstrapped:
         """Install missing packages on a host, and check whether its GPUs can be used.
 
         Closing the connection stops the installation.
@@ -437,9 +376,11 @@ class AgentClient:
             request: The packages to install, and the number of GPUs that must be usable.
             on_step: Called with every step; the same step may be repeated.
         """
-        return self._step_by_step(request, Bootstrapped, on_step, "getting ready")
+        return self._step_by_step(request, records.Bootstrapped, on_step, "getting ready")
 
-    def smoke_test(self, request: SmokeTest, on_step: Callable[[BootstrapStep], None]) -> SmokeTestResult:
+    def smoke_test(
+        self, request: records.SmokeTest, on_step: Callable[[records.BootstrapStep], None]
+    ) -> records.SmokeTestResult:
         """Run the prepared script alone until its first step; the host keeps no results.
 
         Closing the connection stops the script.
@@ -448,30 +389,32 @@ class AgentClient:
             request: The program, and the time limit.
             on_step: Called at least every 5 seconds.
         """
-        return self._step_by_step(request, SmokeTestResult, on_step, "running the script by itself")
+        return self._step_by_step(request, records.SmokeTestResult, on_step, "running the script by itself")
 
     def _step_by_step(
-        self, request: Record, answer: type[R], on_step: Callable[[BootstrapStep], None], doing: str
+        self, request: Record, answer: type[R], on_step: Callable[[records.BootstrapStep], None], doing: str
     ) -> R:
         """Send a request whose steps the host reports until it answers."""
-        self.transport.send(request, doing=doing)
-        while True:
-            record, _ = self.transport.receive(STEP_S, doing)
-            if not isinstance(record, BootstrapStep):
-                return self.checked(record, answer)
-            record = record._replace(step=one_line(record.step), detail=one_line(record.detail))
-            doing = f"{record.step} ({record.detail})" if record.detail else record.step
-            on_step(record)
+        record = self.ask(request, STEP_S, doing)
+        while isinstance(record, records.BootstrapStep):
+            step = record._replace(step=one_line(record.step), detail=one_line(record.detail))
+            doing = f"{step.step} ({step.detail})" if step.detail else step.step
+            on_step(step)
+            record = self._receive(STEP_S, doing)
+        return self.checked(record, answer)
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def _request(self, request: Record, answer: type[R], deadline_s: float, doing: str) -> R:
+    def ask(self, request: Record, deadline_s: float, doing: str) -> Record:
+        """Return the first record that answers a request."""
         self.transport.send(request, doing=doing)
-        return self._answer(answer, deadline_s, doing)
+        return self._receive(deadline_s, doing, long=isinstance(request, _LISTING))
 
-    def _answer(self, kind: type[R], deadline_s: float, doing: str) -> R:
-        record, _ = self.transport.receive(deadline_s, doing, long=kind is JoinInfo)
-        return self.checked(record, kind)
+    def _receive(self, deadline_s: float, doing: str, *, long: bool = False) -> Record:
+        return self.transport.receive(deadline_s, doing, long=long)[0]
+
+    def _request(self, request: Record, answer: type[R], deadline_s: float, doing: str) -> R:
+        return self.checked(self.ask(request, deadline_s, doing), answer)
 
     def checked(self, record: Record, kind: type[R]) -> R:
         """Return a record that has the requested type.
@@ -485,31 +428,25 @@ class AgentClient:
 
     def unexpected(self, record: Record) -> FleetError:
         """Return the error of an answer that does not match the request, which may be a refusal."""
-        if isinstance(record, Refused):
+        if isinstance(record, records.Refused):
             return refusal(self.host, record)
-        steps = [Step("status"), _UP]
-        return NotReadyError(
-            f"{where(self.host)} sent an unexpected record: {name_of(record)}", next_steps=_of_fleet(self.host, steps)
-        )
+        message = f"{where(self.host)} sent an unexpected record: {records.name_of(record)}"
+        return NotReadyError(message, next_steps=_of_fleet(self.host, [_STATUS, _UP]))
 
 
-def refusal(host: Host, refused: Refused) -> FleetError:
+def refusal(host: Host, refused: records.Refused) -> FleetError:
     """Return the error of a request that a host refuses.
 
     The reason, the cause, and the hint are texts of the host. Commands are only those that this program defines.
     """
-    hint, steps = _ADVICE[refused.kind]
+    hint, steps = _ADVICE.get(refused.kind, ("", (_STATUS,)))
     if refused.hint:
         hint, steps = f"{host.name} suggests: {one_line(refused.hint)}", ()
     lines = refused.next_step.splitlines()
     if lines and _COMMANDS.keys() >= set(lines):
         steps = tuple(_COMMANDS[line] for line in lines)
-    error = RefusedError(
-        f"{where(host)}: {one_line(refused.reason)}",
-        cause=one_line(refused.cause),
-        hint=hint,
-        next_steps=_of_fleet(host, steps),
-    )
+    message, cause = f"{where(host)}: {one_line(refused.reason)}", one_line(refused.cause)
+    error = RefusedError(message, cause=cause, hint=hint, next_steps=_of_fleet(host, steps))
     error.refused = refused
     return error
 
@@ -519,26 +456,18 @@ def _of_fleet(host: Host, steps: Sequence[NextStep]) -> Sequence[NextStep]:
     return steps if host.address else ()
 
 
-def is_report(report: JobReport, slot: str) -> bool:
+def is_report(report: records.JobReport, slot: str) -> bool:
     """Return whether a report can be about `slot`; the types of its fields were checked when it was decoded."""
+    kind, _, index = report.task.partition("-")
+    joined = kind == "worker" and is_task(report.task) and int(index) < (report.max_workers or 0)
+    names = [report.job, slot, *filter(None, [report.queued_after])]
     return (
         report.slot == slot
-        and bool(NAME.fullmatch(report.job) and NAME.fullmatch(slot))
-        and (report.task in {"", *(member.task for member in report.members)} or _is_joined(report))
+        and all(map(NAME.fullmatch, names))
+        and (joined or report.task in {"", *(member.task for member in report.members)})
         and all(is_task(member.task) for member in report.members if member.task)
         and min(report.attempt, report.attempts, report.log_size) >= 0
-        and 0 <= report.started_at < LATEST
+        and 0 <= report.started_at < LATEST_S
         and 0 <= (report.max_workers or 0) <= MOST_WORKERS
         and (not report.job_name or bool(JOB_NAME.fullmatch(report.job_name)))
-        and (not report.queued_after or bool(NAME.fullmatch(report.queued_after)))
     )
-
-
-def _is_joined(report: JobReport) -> bool:
-    """Return whether a report can be about a worker that joined the running job."""
-    kind, _, index = report.task.partition("-")
-    return kind == "worker" and is_task(report.task) and int(index) < (report.max_workers or 0)
-
-
-def _of(sent: int, total: int) -> str:
-    return f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"

@@ -52,18 +52,13 @@ def no_answer(host: Host, deadline_s: float, doing: str) -> UnreachableError:
 
 
 def fan_out(
-    hosts: Sequence[Host],
-    action: Callable[[Host], T],
-    *,
-    limit: int = 128,
-    abort: Callable[[], None] | None = None,
+    hosts: Sequence[Host], action: Callable[[Host], T], *, abort: Callable[[], None] | None = None
 ) -> list[Outcome[T]]:
-    """Run `action` on all hosts, at most `limit` at a time, and wait for every one of them.
+    """Run `action` on all hosts at once, and wait for every one of them.
 
     Args:
         hosts: The hosts.
         action: Called with each host, in a separate thread.
-        limit: Largest number of hosts at a time.
         abort: Called once on KeyboardInterrupt, to close open connections so that running actions end.
 
     Returns:
@@ -71,17 +66,13 @@ def fan_out(
         exception other than FleetError becomes an InternalError.
 
     Raises:
-        KeyboardInterrupt: actions that had not begun are skipped, running ones are aborted.
+        KeyboardInterrupt: running actions are aborted.
     """
     _raise_file_limit()
-    slots = threading.BoundedSemaphore(limit)
-    is_cancelled = threading.Event()
     outcomes: dict[int, Outcome[T]] = {}
 
     def work(number: int, host: Host) -> None:
-        with slots:
-            if not is_cancelled.is_set():
-                outcomes[number] = _outcome(host, action)
+        outcomes[number] = _outcome(host, action)
 
     threads = [
         threading.Thread(target=work, args=item, name=f"fan-out-{item[0]}", daemon=True) for item in enumerate(hosts)
@@ -92,7 +83,6 @@ def fan_out(
         for thread in threads:
             thread.join()
     except BaseException:
-        is_cancelled.set()
         if abort is not None:
             abort()
         end = time.monotonic() + _INTERRUPTED_JOIN_S

@@ -8,9 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-ALWAYS = frozenset(
-    {".git", ".hg", ".svn", "__pycache__", ".venv", ".DS_Store", ".ipynb_checkpoints"},
-)
+ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", ".DS_Store", ".ipynb_checkpoints"})
 """Names that are left out regardless of the ignore files, in addition to those of TEMPORARY."""
 
 TEMPORARY = re.compile(r".*\.pyc|\.#.*|#.*#|.*~|\..*\.sw[a-p]|\.nfs[0-9a-f]{8,}", re.DOTALL)
@@ -64,12 +62,8 @@ class IgnoreRules(NamedTuple):
         """
         if name in ALWAYS or TEMPORARY.fullmatch(name):
             return True
-        for files in (self.fleet, self.git):
-            for file in reversed(files):
-                decision = file.decide(path, is_directory)
-                if decision is not None:
-                    return decision
-        return False
+        decisions = (file.decide(path, is_directory) for file in reversed((*self.git, *self.fleet)))
+        return next((decision for decision in decisions if decision is not None), False)
 
     def entering(self, directory: Path, names: Collection[str], path: str) -> IgnoreRules:
         """Return the rules within a directory.
@@ -79,13 +73,11 @@ class IgnoreRules(NamedTuple):
             names: Names of its contents.
             path: Its path relative to the bundle; empty for the top of the bundle.
         """
-        rules = self
         cut = len(path) + 1 if path else 0
-        if _GIT in names:
-            rules = rules._replace(git=(*rules.git, _RuleFile(_read(directory / _GIT), cut, "")))
-        if _FLEET in names:
-            rules = rules._replace(fleet=(*rules.fleet, _RuleFile(_read(directory / _FLEET), cut, "")))
-        return rules
+        git, fleet = (
+            [_RuleFile(_read(directory / name), cut, "")] if name in names else [] for name in (_GIT, _FLEET)
+        )
+        return IgnoreRules((*self.git, *git), (*self.fleet, *fleet))
 
 
 def rules_above(directory: Path) -> IgnoreRules:

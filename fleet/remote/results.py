@@ -5,31 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet.errors import NotReadyError
 from fleet.remote.client import NAME, AgentClient, is_report
 from fleet.remote.fanout import no_answer, where
 from train.agent.files.disk import readable_size
-from train.agent.protocol.records import (
-    Area,
-    Beat,
-    Chunk,
-    DiskSpace,
-    End,
-    EntryKind,
-    FileEnd,
-    FileEntry,
-    FilePart,
-    FilesListed,
-    JobsPruned,
-    ListFiles,
-    ListJobs,
-    PruneJobs,
-    ReadFiles,
-    Record,
-    StoredJob,
-)
+from train.agent.protocol import records
+from train.agent.protocol.records import Area, DiskSpace, EntryKind, FileEntry, FilePart, Record, StoredJob
 
 SILENCE_S = 60.0
 """Longest time without data from an agent that reads its disk, in seconds; it sends Beat every few seconds."""
@@ -37,21 +20,24 @@ SILENCE_S = 60.0
 MOST_FILES = 300_000
 """Maximum number of results of one task; an endless list must not exhaust the memory of this computer."""
 
-_JOBS_BYTES = 64 << 20  # maximum size of a list of jobs,
-FILES_BYTES = 256 << 20  # and of files, for the same reason
+LONGEST_PATH = 4096
+"""Maximum length of a path of a host, in characters."""
+
+FILES_BYTES = 256 << 20
+"""Maximum size of a list of files, for the same reason."""
+
+_JOBS_BYTES = 64 << 20  # and of a list of jobs
 _JOBS_PATIENCE_S = 600.0  # longest time that a host may only send Beat while it measures the disk use of its jobs,
 FILES_PATIENCE_S = 3600.0  # or reads one file
 _SLOWEST = 1024  # minimum bytes per second of contents,
 _FILE_S = 1.0  # and time for each file, in addition to one minute
 _MOST_JOBS = 20_000
-_LONGEST_PATH = 4096  # characters
 _MOST_NOTES = 100
 _SLOT = re.compile(r"(slot-[0-9]{1,6})?")
 _DIGEST = re.compile(r"([0-9a-f]{64})?")
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(NamedTuple):
     """The contents of a host.
 
     Attributes:
@@ -63,8 +49,7 @@ class Store:
     disk: DiskSpace
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """The results of one task.
 
     Attributes:
@@ -86,19 +71,18 @@ def list_jobs(agent: AgentClient, jobs: Sequence[str] = ()) -> Store:
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its jobs"
-    agent.transport.send(ListJobs(list(jobs)), doing=doing)
+    agent.transport.send(records.ListJobs(list(jobs)), doing=doing)
     stored: dict[tuple[str, str, str], StoredJob] = {}
     disk = DiskSpace("", 0, 0)
-    for record in read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES):
+    answers = read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES)
+    while not isinstance(record := next(answers), records.End):
         if isinstance(record, StoredJob) and _is_job(record) and len(stored) < _MOST_JOBS:
             stored[record.job, record.slot, record.directory] = record
         elif isinstance(record, DiskSpace) and _are_counts(record.free, record.total):
             disk = record
-        elif isinstance(record, End):
-            return Store(tuple(stored.values()), disk)
         else:
             raise agent.unexpected(record)
-    raise AssertionError  # read_records only ends with an error
+    return Store(tuple(stored.values()), disk)
 
 
 def list_files(
@@ -122,12 +106,11 @@ def list_files(
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "listing its results"
-    agent.transport.send(ListFiles(job.job, job.slot, job.directory, list(areas), list(names)), doing=doing)
+    request = records.ListFiles(job.job, job.slot, job.directory, list(areas), list(names))
+    agent.transport.send(request, doing=doing)
     entries: list[FileEntry] = []
-    for record in read_records(agent, doing, on_entry):
-        if isinstance(record, FilesListed):
-            notes = tuple(note[:_LONGEST_PATH] for note in record.notes[:_MOST_NOTES])
-            return Listing(tuple(entries), record.fingerprint[:64], notes)
+    answers = read_records(agent, doing, on_entry)
+    while not isinstance(record := next(answers), records.FilesListed):
         entry = _shortened(record) if isinstance(record, FileEntry) else None
         if entry is None or not _is_entry(entry) or (areas and entry.area not in areas):
             raise agent.unexpected(record)
@@ -138,14 +121,8 @@ def list_files(
             )
         on_entry()
         entries.append(entry)
-    raise AssertionError  # read_records only ends with an error
-
-
-def _shortened(entry: FileEntry) -> FileEntry:
-    """Return an entry; one with a path that is too long becomes a file that cannot be read, and is left out."""
-    if _are_names(entry.path, entry.target):
-        return entry
-    return entry._replace(kind=EntryKind.FILE, path=entry.path[:_LONGEST_PATH], target="", sha256="")
+    notes = tuple(note[:LONGEST_PATH] for note in record.notes[:_MOST_NOTES])
+    return Listing(tuple(entries), record.fingerprint[:64], notes)
 
 
 def read_files(agent: AgentClient, job: StoredJob, parts: Sequence[FilePart]) -> Iterator[tuple[int, bytes | str]]:
@@ -159,7 +136,7 @@ def read_files(agent: AgentClient, job: StoredJob, parts: Sequence[FilePart]) ->
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "reading its results"
-    agent.transport.send(ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
+    agent.transport.send(records.ReadFiles(job.job, job.slot, job.directory, list(parts)), doing=doing)
     waited_s, size = 0.0, 0
     for index, part in enumerate(parts):
         left = part.end - part.offset
@@ -170,16 +147,16 @@ def read_files(agent: AgentClient, job: StoredJob, parts: Sequence[FilePart]) ->
             size += len(data)
             if waited_s > SILENCE_S + index * _FILE_S + size / _SLOWEST:
                 raise no_answer(agent.host, SILENCE_S, doing)
-            if isinstance(record, FileEnd):
+            if isinstance(record, records.FileEnd):
                 yield index, record.problem or ("it became shorter" if left else "")
                 break
-            if not isinstance(record, Chunk) or not data or len(data) > left:
+            if not isinstance(record, records.Chunk) or not data or len(data) > left:
                 raise agent.unexpected(record)
             left -= len(data)
             yield index, data
 
 
-def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> JobsPruned:
+def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> records.JobsPruned:
     """Delete ended jobs on a host.
 
     Raises:
@@ -187,9 +164,9 @@ def prune_jobs(agent: AgentClient, jobs: Sequence[str]) -> JobsPruned:
         UnreachableError: the host does not answer, or the connection broke.
     """
     doing = "deleting jobs"
-    agent.transport.send(PruneJobs(list(jobs)), doing=doing)
-    records = read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES)
-    pruned = agent.checked(next(records), JobsPruned)
+    agent.transport.send(records.PruneJobs(list(jobs)), doing=doing)
+    answers = read_records(agent, doing, patience_s=_JOBS_PATIENCE_S, most=_JOBS_BYTES)
+    pruned = agent.checked(next(answers), records.JobsPruned)
     if not _are_counts(pruned.freed):
         raise agent.unexpected(pruned)
     return pruned
@@ -204,7 +181,7 @@ def read_records(
     most: int = FILES_BYTES,
     long: bool = False,
 ) -> Iterator[Record]:
-    """Yield the records that an agent sends while it reads its disk, without Beat.
+    """Yield the records that an agent sends while it reads its disk, without Beat; it ends with an error only.
 
     Args:
         agent: Agent of the host.
@@ -219,7 +196,7 @@ def read_records(
         record, _ = agent.transport.receive(SILENCE_S, doing, long=long)
         if agent.transport.received - began > most:
             raise NotReadyError(f"{where(host)} sends more than {readable_size(most)} while {doing}")
-        if not isinstance(record, Beat):
+        if not isinstance(record, records.Beat):
             yield record
             news_at = time.monotonic()
         elif time.monotonic() - news_at > patience_s:
@@ -232,7 +209,7 @@ def read_records(
 
 
 def _are_names(*values: str) -> bool:
-    return all(len(value) <= _LONGEST_PATH for value in values)
+    return all(len(value) <= LONGEST_PATH for value in values)
 
 
 def _are_counts(*values: int) -> bool:
@@ -241,19 +218,24 @@ def _are_counts(*values: int) -> bool:
 
 def _is_job(job: StoredJob) -> bool:
     return (
-        _are_names(job.path, job.fingerprint)
+        _are_names(job.path, job.fingerprint, *(area.path for area in job.areas))
         and bool(NAME.fullmatch(job.job) and NAME.fullmatch(job.slot) and _SLOT.fullmatch(job.directory))
         and (job.report is None or (job.report.job == job.job and is_report(job.report, job.slot)))
-        and _are_counts(job.size)
+        and _are_counts(job.size, *(count for area in job.areas for count in (area.files, area.size)))
         and len(job.areas) <= len(Area)
-        and all(_are_names(area.path) and _are_counts(area.files, area.size) for area in job.areas)
     )
+
+
+def _shortened(entry: FileEntry) -> FileEntry:
+    """Return an entry; one with a path that is too long becomes a file that cannot be read, and is left out."""
+    if _are_names(entry.path, entry.target):
+        return entry
+    return entry._replace(kind=EntryKind.FILE, path=entry.path[:LONGEST_PATH], target="", sha256="")
 
 
 def _is_entry(entry: FileEntry) -> bool:
     return (
-        _are_names(entry.path, entry.target)
-        and _are_counts(entry.size, entry.mode)
+        _are_counts(entry.size, entry.mode)
         and abs(entry.mtime_ns) < 1 << 62
         and bool(_DIGEST.fullmatch(entry.sha256))
         and entry.kind is not EntryKind.DATA

@@ -8,7 +8,8 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -30,7 +31,6 @@ LARGE_BYTES = 100 * 1024**2  # size in bytes above which an upload is announced
 _CHILDREN = 2  # hosts to which a host passes contents on
 _LAST_PORT = 65_535
 _SHOWN = 3  # paths in a note
-_KINDS = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}
 
 _LESS = "name another --workdir, or list in .fleetignore what the job does not need; send data with --data"
 
@@ -197,12 +197,26 @@ def scan(
     Raises:
         UsageError: the files exceed a limit, a file cannot be read, or the script is outside the directory.
     """
-    root = _checked(workdir)
+    root = workdir.resolve()
+    if not root.is_dir():
+        raise UsageError(f"the working directory {workdir} is not a directory")
+    if root in (Path(root.anchor), Path.home().resolve()):
+        name = "the root directory" if root == Path(root.anchor) else "your home directory"
+        raise UsageError(
+            f"refusing to upload all of {name}",
+            hint="put the script into a directory of its own, or name one with --workdir",
+        )
     tree = _Tree(root, data, state, withheld)
     tree.walk(root, "", rules_above(root))
     tree.check_size()
     if script is not None:
-        tree.add_script(_relative(script, root, workdir))
+        path = script.parent.resolve() / script.name
+        if not path.is_relative_to(root):
+            raise UsageError(
+                f"{script} is not within the working directory {workdir}",
+                next_steps=[Again({"--workdir": str(script.parent)})],
+            )
+        tree.add_script(path.relative_to(root).as_posix())
     tree.resolve_links(root, "", EntryKind.FILE)
     for source in data:
         tree.add_data(source)
@@ -231,29 +245,6 @@ def scan_files(sources: Sequence[DataSource], cache: Path, *, state: Path) -> Bu
         raise error.replaced(hint="push the other files by name to leave it out") from None
 
 
-def _checked(workdir: Path) -> Path:
-    root = workdir.resolve()
-    if not root.is_dir():
-        raise UsageError(f"the working directory {workdir} is not a directory")
-    if root in (Path(root.anchor), Path.home().resolve()):
-        name = "the root directory" if root == Path(root.anchor) else "your home directory"
-        raise UsageError(
-            f"refusing to upload all of {name}",
-            hint="put the script into a directory of its own, or name one with --workdir",
-        )
-    return root
-
-
-def _relative(script: Path, root: Path, workdir: Path) -> str:
-    path = script.parent.resolve() / script.name
-    if not path.is_relative_to(root):
-        raise UsageError(
-            f"{script} is not within the working directory {workdir}",
-            next_steps=[Again({"--workdir": str(script.parent)})],
-        )
-    return path.relative_to(root).as_posix()
-
-
 # --- the walk ---------------------------------------------------------------------------------------------------
 
 
@@ -274,20 +265,21 @@ class _Tree:
     """The collected paths of the bundle.
 
     Attributes:
-        entries_by_path: The collected entries, by path relative to the bundle.
+        entries: The collected entries, by path relative to the bundle.
         skipped: The reason why a path cannot be uploaded, by path relative to the bundle.
         outside: The target of each link whose content is uploaded, because it is outside the directory.
         results: Directories with results of earlier jobs, relative to the bundle; they stay on this computer.
-        size: Number of bytes of the working directory that are uploaded, without ``--data``.
+        sizes: Number of bytes of each file of the working directory, without ``--data``.
     """
 
     def __init__(
         self, root: Path, data: Sequence[DataSource], state: Path | None, withheld: Collection[Path]
     ) -> None:
-        self.entries_by_path: dict[str, _Entry] = {}
+        self.entries: dict[str, _Entry] = {}
         self.skipped: dict[str, str] = {}
         self.outside: dict[str, str] = {}
         self.results: list[str] = []
+        self.sizes: dict[str, int] = {}
         self._root = root
         self._state = state.resolve() if state is not None else None
         self._withheld = {os.path.realpath(path) for path in withheld}
@@ -295,44 +287,37 @@ class _Tree:
         self._data_destinations = {source.destination for source in data}
         self._links: dict[str, Path] = {}
         self._directories: set[str] = set()
-        self._files = 0
-        self.size = 0
-        self._files_by_top: dict[str, int] = {}
-        self._bytes_by_top: dict[str, int] = {}
 
     def walk(self, top: Path, base: str, rules: IgnoreRules | None) -> None:
-        """Collect the contents of the directory `top` under `base`; without rules, all of them."""
+        """Add the contents of the directory `top` under `base`; without rules, all of them."""
         waiting = [(top, base, rules)]
         while waiting:
             directory, path, above = waiting.pop()
-            if directory == self._state:
-                continue
             children = _listed(directory)
             names = {child.name for child in children}
-            if path and above is not None and not names.isdisjoint(ENVIRONMENTS):
+            if directory == self._state or (path and above is not None and not names.isdisjoint(ENVIRONMENTS)):
                 continue
             self._directories.add(path)
             here = above.entering(directory, names, path) if above is not None else None
-            empty = True
+            is_empty = True
             for child in children:
                 child_path = f"{path}/{child.name}" if path else child.name
-                is_directory = child.is_dir(follow_symlinks=False)
-                if here is not None and self._left_out(child, child_path, here, is_directory):
+                if here is not None and self._is_left_out(child, child_path, here):
                     continue
                 if child.path in self._withheld:
                     self.skipped[child_path] = _WITHHELD
-                    continue
-                if is_directory:
+                elif child.is_dir(follow_symlinks=False):
                     waiting.append((directory / child.name, child_path, here))
-                elif not self._add(child, child_path, EntryKind.FILE if here is not None else EntryKind.DATA):
-                    continue
-                empty = False
-            if empty and path:
-                self.entries_by_path[path] = _Entry(EntryKind.DIRECTORY, directory, 0o755)
+                    is_empty = False
+                elif self._add(child, child_path, EntryKind.FILE if here is not None else EntryKind.DATA):
+                    is_empty = False
+            if is_empty and path:
+                self.entries[path] = _Entry(EntryKind.DIRECTORY, directory, 0o755)
 
-    def _left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules, is_directory: bool) -> bool:
+    def _is_left_out(self, child: os.DirEntry[str], path: str, rules: IgnoreRules) -> bool:
         if path in self._data_destinations or child.path in self._data_sources:
             return True
+        is_directory = child.is_dir(follow_symlinks=False)
         if is_directory and (Path(child.path) / RESULTS_MARK).is_dir():
             self.results.append(path)
             return True
@@ -349,39 +334,36 @@ class _Tree:
             self.skipped[path] = _VANISHED
             return False
         if not stat.S_ISREG(status.st_mode):
-            self.skipped[path] = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+            self.skipped[path] = _kind(status.st_mode)
             return False
-        mode = stat.S_IMODE(status.st_mode) & 0o777
-        self.entries_by_path[path] = _Entry(kind, Path(child.path), mode)
+        self.entries[path] = _Entry(kind, Path(child.path), status.st_mode & 0o777)
         if kind is EntryKind.FILE:
-            self._count(path, status.st_size)
+            self.sizes[path] = status.st_size
+            if len(self.sizes) > MAX_FILES:
+                name, count = Counter(map(_top, self.sizes)).most_common(1)[0]
+                raise UsageError(
+                    f"the working directory {self._root} holds more than {MAX_FILES:,} files",
+                    cause=f"{count:,} of the first {len(self.sizes):,} are in {_directory(name)}",
+                    hint=_LESS,
+                )
         return True
 
-    def _count(self, path: str, size: int) -> None:
-        top = path.split("/", 1)[0] if "/" in path else ""
-        self._files += 1
-        self.size += size
-        self._files_by_top[top] = self._files_by_top.get(top, 0) + 1
-        self._bytes_by_top[top] = self._bytes_by_top.get(top, 0) + size
-        if self._files > MAX_FILES:
-            raise UsageError(
-                f"the working directory {self._root} holds more than {MAX_FILES:,} files",
-                cause=_most(self._files_by_top, "{} of the first {:,} are in {}", self._files),
-                hint=_LESS,
-            )
-
-    def largest(self, count: int) -> list[tuple[str, int]]:
-        """Return the largest directories of the working directory and their sizes in bytes, largest first."""
-        sizes = sorted(self._bytes_by_top.items(), key=lambda item: (-item[1], item[0]))
-        return [(name, size) for name, size in sizes if name][:count]
+    def largest(self) -> list[tuple[str, int]]:
+        """Return the directories in the working directory and their sizes in bytes, largest first; "" is itself."""
+        totals: Counter[str] = Counter()
+        for path, size in self.sizes.items():
+            totals[_top(path)] += size
+        return totals.most_common()
 
     def check_size(self) -> None:
         """Raise UsageError if the working directory is too large to be uploaded."""
-        if self.size > MAX_BYTES:
+        size = sum(self.sizes.values())
+        if size > MAX_BYTES:
+            name, most = self.largest()[0]
             raise UsageError(
-                f"the working directory {self._root} holds {self.size / 1024**3:.1f} GiB, "
+                f"the working directory {self._root} holds {size / 1024**3:.1f} GiB, "
                 f"and {MAX_BYTES / 1024**3:g} GiB can be sent",
-                cause=_most(self._bytes_by_top, "{} of {:,} bytes are in {}", self.size),
+                cause=f"{most:,} of {size:,} bytes are in {_directory(name)}",
                 hint=_LESS,
             )
 
@@ -391,7 +373,7 @@ class _Tree:
         if not source.is_file():
             raise UsageError(f"{printable(str(source))} is not a file")
         self._links.pop(path, None)
-        self.entries_by_path[path] = _Entry(EntryKind.FILE, source, stat.S_IMODE(source.stat().st_mode) & 0o777)
+        self.entries[path] = _Entry(EntryKind.FILE, source, source.stat().st_mode & 0o777)
 
     def resolve_links(self, top: Path, base: str, kind: EntryKind) -> None:
         """Resolve the collected links: keep a link within `top`, or add the content of a file outside."""
@@ -404,32 +386,29 @@ class _Tree:
                 continue
             if str(target) in self._withheld:
                 self.skipped[path] = _WITHHELD
-            elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-                self.entries_by_path[path] = self._resolved(path, source, target, (top, base), kind, mode)
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                self.skipped[path] = f"a link to {_kind(mode)}"
             else:
-                self.skipped[path] = f"a link to {_KINDS.get(stat.S_IFMT(mode), 'a device')}"
+                self.entries[path] = self._resolved(path, target, PurePosixPath(base), top, kind, mode)
         self._links.clear()
 
     def _resolved(
-        self, path: str, source: Path, target: Path, roots: tuple[Path, str], kind: EntryKind, mode: int
+        self, path: str, target: Path, base: PurePosixPath, top: Path, kind: EntryKind, mode: int
     ) -> _Entry:
-        top, base = roots
-        if target.is_relative_to(top):
-            inside = target.relative_to(top).as_posix()
-            inside = "" if inside == "." else inside
-            full = f"{base}/{inside}".rstrip("/") if base else inside
-            if full in self._directories or full in self.entries_by_path:
-                here = PurePosixPath(path).parent
-                return _Entry(EntryKind.LINK, source, target=os.path.relpath(full or ".", here))
+        is_inside = target.is_relative_to(top)
+        if is_inside:
+            full = str(base / target.relative_to(top))
+            if full == "." or full in self._directories or full in self.entries:
+                return _Entry(EntryKind.LINK, target, target=os.path.relpath(full, PurePosixPath(path).parent))
         if stat.S_ISDIR(mode):
             raise UsageError(
                 f"{printable(path)} is a link to a directory outside the upload",
                 cause=f"it points to {printable(str(target))}",
                 hint=f"give --data {printable(str(target))}:{printable(path)}, or list the link in .fleetignore",
             )
-        if kind is EntryKind.FILE and not target.is_relative_to(top):
+        if kind is EntryKind.FILE and not is_inside:
             self.outside[path] = f"a link to {printable(str(target))}"
-        return _Entry(kind, target, stat.S_IMODE(mode) & 0o777)
+        return _Entry(kind, target, mode & 0o777)
 
     def add_data(self, source: DataSource) -> None:
         """Add a file or directory of data; it replaces existing entries."""
@@ -438,13 +417,24 @@ class _Tree:
             self.walk(source.source, source.destination, None)
             self.resolve_links(source.source, source.destination, EntryKind.DATA)
         else:
-            mode = stat.S_IMODE(source.source.stat().st_mode) & 0o777
-            self.entries_by_path[source.destination] = _Entry(EntryKind.DATA, source.source, mode)
-        for above in PurePosixPath(source.destination).parents:
-            existing = self.entries_by_path.get(str(above))
-            if existing is not None and existing.kind is not EntryKind.DIRECTORY:
+            mode = source.source.stat().st_mode & 0o777
+            self.entries[source.destination] = _Entry(EntryKind.DATA, source.source, mode)
+        for above in map(str, PurePosixPath(source.destination).parents):
+            if above in self.entries and self.entries[above].kind is not EntryKind.DIRECTORY:
                 raise UsageError(f"--data: {source.destination} would be under the file {above}")
-            self.entries_by_path.pop(str(above), None)
+            self.entries.pop(above, None)
+
+
+def _kind(mode: int) -> str:
+    return {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a FIFO"}.get(stat.S_IFMT(mode), "a device")
+
+
+def _top(path: str) -> str:
+    return path.split("/", 1)[0] if "/" in path else ""
+
+
+def _directory(name: str) -> str:
+    return f"its directory {printable(name)}" if name else "the directory itself"
 
 
 def _notes(tree: _Tree) -> tuple[str, ...]:
@@ -452,24 +442,25 @@ def _notes(tree: _Tree) -> tuple[str, ...]:
     notes = []
     for verb, reasons in (("not uploaded", tree.skipped), ("uploaded as files", tree.outside)):
         if reasons:
-            paths = _first([f"{printable(path)} ({why})" for path, why in sorted(reasons.items())])
+            paths = _first(f"{printable(path)} ({why})" for path, why in sorted(reasons.items()))
             notes.append(f"{verb}: {paths}")
     if tree.results:
-        results = _first([f"{printable(path)}/" for path in sorted(tree.results)])
+        results = _first(f"{printable(path)}/" for path in sorted(tree.results))
         notes.append(f"not uploaded: {results} (results that fleet pull copied; --data uploads them)")
-    if tree.size > LARGE_BYTES:
-        shown = [f"{printable(name)} {readable_size(size)}" for name, size in tree.largest(_SHOWN)]
+    if (size := sum(tree.sizes.values())) > LARGE_BYTES:
+        largest = [f"{printable(name)} {readable_size(count)}" for name, count in tree.largest() if name][:_SHOWN]
         notes.append(
-            f"{readable_size(tree.size)} are uploaded to each host that does not have them yet"
-            + (f", most of them in {', '.join(shown)}" if shown else "")
+            f"{readable_size(size)} are uploaded to each host that does not have them yet"
+            + (f", most of them in {', '.join(largest)}" if largest else "")
             + "; list in .fleetignore what the job does not need"
         )
     return tuple(notes)
 
 
-def _first(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(items[:_SHOWN]) + more
+def _first(items: Iterable[str]) -> str:
+    shown = list(items)
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return ", ".join(shown[:_SHOWN]) + more
 
 
 def _listed(directory: Path) -> list[os.DirEntry[str]]:
@@ -480,13 +471,6 @@ def _listed(directory: Path) -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise _unreadable(directory, error) from error
-
-
-def _most(by_top: dict[str, int], text: str, total: int) -> str:
-    top = max(by_top, key=lambda name: by_top[name])
-    return text.format(
-        f"{by_top[top]:,}", total, f"its directory {printable(top)}" if top else "the directory itself"
-    )
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
@@ -506,11 +490,9 @@ def printable(path: str) -> str:
 
 
 def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
-    paths = tree.entries_by_path
     entries: list[Entry] = []
     sources: dict[str, Path] = {}
-    for path in sorted(paths):
-        item = paths[path]
+    for path, item in sorted(tree.entries.items()):
         if item.kind in (EntryKind.LINK, EntryKind.DIRECTORY):
             entries.append(Entry(path, item.kind, item.mode, target=item.target))
             continue
@@ -524,11 +506,5 @@ def _bundle(tree: _Tree, hashes: HashCache) -> Bundle:
         entries.append(Entry(path, item.kind, item.mode, size, sha))
         sources.setdefault(sha, item.source)
     hashes.save()
-    return Bundle(SharedList(entries), sources, _digest(entries), _notes(tree))
-
-
-def _digest(entries: Sequence[Entry]) -> str:
-    digest = hashlib.sha256()
-    for entry in entries:
-        digest.update(json.dumps(entry).encode() + b"\n")
-    return digest.hexdigest()
+    digest = hashlib.sha256(b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)).hexdigest()
+    return Bundle(SharedList(entries), sources, digest, _notes(tree))

@@ -124,7 +124,7 @@ class _Execution:
         self._show(self._gathering.finish)
 
     def _fan_out(self, hosts: Sequence[Host]) -> list[Outcome[int]]:
-        return fan_out(hosts, self._run_on, limit=len(hosts), abort=self._sever)
+        return fan_out(hosts, self._run_on, abort=self._sever)
 
     def _run_on(self, host: Host) -> int:
         from fleet.remote.ssh.connection import connect, run_remote, share_window

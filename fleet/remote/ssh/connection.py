@@ -12,6 +12,7 @@ import base64
 import contextlib
 import errno
 import logging
+import math
 import os
 import select
 import shlex
@@ -49,6 +50,7 @@ _SIGNATURES = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}  # host key algorith
 # modes and 3DES.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 _PACKET = 128 * 1024  # largest packet that hosts may send: four times the usual size, because each one takes time
+_OPENING = threading.BoundedSemaphore(128)  # connections that are being set up, so that none waits for its turn long
 _CLOSE_S = 2.0
 _END_S = 2.0  # for a proxy program
 _STDERR_MAX = 2000
@@ -268,11 +270,12 @@ def connect(
         UnreachableError: the host does not answer in time, refuses, or does not have the pinned host key.
         UsageError: what runs on this computer for it has changed since the user accepted it.
     """
-    pinned, ends_at = _pinned_key(host), time.monotonic() + connect_timeout_s
-    pauses = iter(_PAUSES_S)
+    pinned, pauses = _pinned_key(host), iter(_PAUSES_S)
+    ends_at = math.inf
     while True:
-        left_s = max(0.1, round(ends_at - time.monotonic(), 1))
-        with contextlib.ExitStack() as stack:
+        with _OPENING, contextlib.ExitStack() as stack:
+            ends_at = min(ends_at, time.monotonic() + connect_timeout_s)
+            left_s = max(0.1, round(ends_at - time.monotonic(), 1))
             guard, stderr = _reach(stack, host, left_s, window or WINDOW)
             keys = Keys(host, key_path)
             try:

@@ -59,29 +59,12 @@ def test_every_host_finishes_though_some_fail() -> None:
             raise UnreachableError(f"{target.name} is gone")
         return target.address
 
-    outcomes = fan_out(HOSTS, action, limit=3)
+    outcomes = fan_out(HOSTS, action)
     assert [outcome.host for outcome in outcomes] == HOSTS
     assert [outcome.host.name for outcome in outcomes if outcome.error is not None] == ["worker-2", "worker-5"]
     assert [outcome.value for outcome in outcomes if outcome.error is None] == [
         target.address for target in HOSTS if target.name not in ("worker-2", "worker-5")
     ]
-
-
-def test_at_most_the_limit_run_at_a_time() -> None:
-    lock, together = threading.Lock(), threading.Barrier(5)
-    running = most = 0
-
-    def action(_: Host) -> None:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        together.wait(90)
-        with lock:
-            running -= 1
-
-    fan_out(HOSTS, action, limit=5)
-    assert most == 5
 
 
 def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> None:
@@ -101,24 +84,20 @@ def test_an_unknown_exception_is_the_error_of_its_host_and_hides_no_other() -> N
         raise_failures(outcomes, "go")
 
 
-def test_an_interrupt_aborts_what_runs_and_drops_what_has_not_begun() -> None:
-    begun: list[str] = []
-    aborted = threading.Event()
+def test_an_interrupt_aborts_what_runs() -> None:
+    begun, aborted = threading.Barrier(len(HOSTS), _thread.interrupt_main), threading.Event()
 
-    def action(target: Host) -> NoReturn:
-        begun.append(target.name)
-        if len(begun) == 2:
-            _thread.interrupt_main()
+    def action(_: Host) -> NoReturn:
+        begun.wait(30)
         assert aborted.wait(30)
         raise UnreachableError("closed")
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # earlier tests may ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
-            fan_out(HOSTS, action, limit=2, abort=aborted.set)
+            fan_out(HOSTS, action, abort=aborted.set)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert len(begun) == 2
     for thread in threading.enumerate():
         if thread.name.startswith("fan-out"):  # on a busy machine they may end a moment later
             thread.join(30)
