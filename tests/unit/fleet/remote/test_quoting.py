@@ -29,9 +29,6 @@ def test_words_of_a_host_are_one_bounded_line_that_can_be_printed(text: str) -> 
     assert line.isprintable()
     assert len(line) <= LONGEST
     line.encode()
-
-
-def test_long_words_are_cut() -> None:
     assert one_line("x" * 10_000) == "x" * (LONGEST - 1) + "…"
     assert one_line("a\n\tb\x1b[2J\u202e\ud800") == "a b\\x1b[2J\\u202e\\ud800"
 
