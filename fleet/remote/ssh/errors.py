@@ -46,7 +46,7 @@ _TABLE = (
     _Row(paramiko.SSHException, "broke off the SSH connection", (_STATUS,)),
     _Row(socket.gaierror, "has an address that is not known here", (_STATUS,)),
     _Row(EOFError, "closed the connection", (_STATUS,)),
-    _Row(OSError, "cannot be connected to", (_STATUS, _UP)),
+    _Row(OSError, "cannot be connected to", (_UP, _STATUS)),
     _Row(Exception, "broke off the SSH connection", (_STATUS,)),
 )
 
