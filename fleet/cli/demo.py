@@ -15,6 +15,7 @@ from fleet.cli.options import OUTPUT, RAW, Output, option, parse_count
 from fleet.cli.runtime import session
 from fleet.errors import CancelledError, FleetError, JobNotFinished, NotReadyError
 from fleet.events import Event, Note, ResultsFound, Sink
+from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.plan import PACKAGES, UpRequest, active_environment
 from fleet.jobs.pull import PullRequest, pull_results
 from fleet.jobs.results import LOAD_NOTE
@@ -51,7 +52,7 @@ def run(workers: int, services: Services, sink: Sink, *, startup: bool = False) 
             )
             job = train.run(train_request, services, _WithoutAdvice(sink))
             _announce("pull", sink)
-            pulled = pull_results(PullRequest(fleet=FLEET, job=job), services, sink)
+            pulled = pull_results(ExistingFleet.find(FLEET, services, sink), PullRequest(job))
     except (KeyboardInterrupt, JobNotFinished):
         raise CancelledError("the demo was interrupted; its fleet was deleted", next_steps=[Again({})]) from None
     sink.emit(Note(f"results: {pulled.directory}"))

@@ -22,6 +22,7 @@ from fleet.steps import DEFAULT_FLEET, Again, Step
 
 if TYPE_CHECKING:
     from fleet.events import Event, Sink
+    from fleet.fleets.agents import ExistingFleet
     from fleet.services import Services
     from fleet.settings import Settings
 
@@ -170,6 +171,12 @@ class Session:
     def services(self) -> Services:
         """Return the services outside the program."""
         return make_services(self.sink, yes=self.yes)
+
+    def find_fleet(self, command: str = "") -> ExistingFleet:
+        """Return the fleet, which must be up; `command` is shown to other commands that wait for it."""
+        from fleet.fleets.agents import ExistingFleet
+
+        return ExistingFleet.find(self.fleet, self.services, self.sink, command)
 
     def emit(self, event: Event) -> None:
         """Show an event."""

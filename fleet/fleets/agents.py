@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from fleet.errors import FleetError, NotFoundError, UsageError, fold
 from fleet.events import FleetOpened, Note, Sink
-from fleet.fleets.access import Access
+from fleet.fleets.access import Access, Kept
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.remote.quoting import one_line
-from fleet.services import announce
+from fleet.services import Services, announce
 from fleet.state import FleetDirectory, FleetRecord
 from fleet.steps import Step
 from provision.model import Host
@@ -110,7 +111,59 @@ def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
     return [host for host in hosts if host.name in chosen]
 
 
+@dataclass(frozen=True)
+class ExistingFleet:
+    """A fleet that existed when a command began, and what the command works with.
+
+    Attributes:
+        record: The fleet as stored in its state.
+        directory: State directory of the fleet.
+        services: The outside world.
+        sink: Takes the events.
+        command: The command line after ``fleet``, shown to other commands that wait for the fleet.
+        kept: As in `Access`.
+    """
+
+    record: FleetRecord
+    directory: FleetDirectory
+    services: Services
+    sink: Sink
+    command: str = ""
+    kept: Kept | None = None
+
+    @classmethod
+    def find(
+        cls, name: str, services: Services, sink: Sink, command: str = "", *, stopped: bool = False
+    ) -> ExistingFleet:
+        """Return the fleet `name`, which must be up, or may also be `stopped`; raise errors as Store.need does."""
+        directory, record = services.store.need(name, stopped=stopped)
+        return cls(record, directory, services, sink, command)
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.record.spec.name
+
+    @property
+    def access(self) -> Access:
+        """Return the access to its hosts."""
+        return Access(self.record.spec, self.services, self.sink, self.kept)
+
+    def announce(self) -> None:
+        """Report on which fleet the command works, and what it has cost until now."""
+        self.sink.emit(fleet_opened(self.record, self.directory, self.services.clock()))
+
+    def open_some(
+        self, hosts: Sequence[Host] | None = None, *, whole_window: bool = False
+    ) -> AbstractContextManager[Opening]:
+        """Open an agent on each of `hosts`, by default all of the fleet, as `open_some` does."""
+        some = self.record.hosts if hosts is None else hosts
+        return open_some(some, self.directory.key, self.access, whole_window=whole_window)
+
+
 T = TypeVar("T")
+Opening = tuple[list[AgentClient], list[Outcome[AgentClient]]]
+"""The agents that were opened, and why other hosts could not be reached."""
 
 _MOST_JOBS = 1000  # of a host
 
@@ -149,7 +202,7 @@ def open_some(
     *,
     sink: Sink | None = None,
     whole_window: bool = False,
-) -> Iterator[tuple[list[AgentClient], list[Outcome[AgentClient]]]]:
+) -> Iterator[Opening]:
     """Open an agent on every host that can be reached, in their order; yield them with the errors of the others.
 
     Raises:

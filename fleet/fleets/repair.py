@@ -7,12 +7,11 @@ import math
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UsageError, fold
 from fleet.events import Level, Note, PriceChanged, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import newest_reports, open_agents, opened
+from fleet.fleets.agents import ExistingFleet, newest_reports, open_agents, opened
 from fleet.fleets.connect import install, job_packages, progress_to, reach
 from fleet.fleets.instances import list_instances
 from fleet.remote.client import AgentClient
@@ -178,24 +177,7 @@ _STOPPING_PAUSE_S = 3.0
 _MOVING = {InstanceState.STOPPING: "stop", InstanceState.RESTARTING: "start"}
 
 
-@dataclass(frozen=True)
-class ExistingFleet:
-    """A fleet that existed when a command began.
-
-    Attributes:
-        record: The fleet as stored in its state.
-        directory: State directory of the fleet.
-        services: The outside world.
-        command: The command line after ``fleet``, shown to other commands that wait for the fleet.
-    """
-
-    record: FleetRecord
-    directory: FleetDirectory
-    services: Services
-    command: str
-
-
-def repair_fleet(fleet: ExistingFleet, sink: Sink) -> FleetRecord:
+def repair_fleet(fleet: ExistingFleet) -> FleetRecord:
     """Replace the lost instances of a fleet, and let its hosts rejoin the running job.
 
     Call this if a host does not answer. A fleet that is not rented is left unchanged; for a rented one the provider
@@ -219,10 +201,10 @@ def repair_fleet(fleet: ExistingFleet, sink: Sink) -> FleetRecord:
             raise NotFoundError(f"fleet {record.spec.name!r} was deleted", next_steps=[Step("up")])
         if now.stopped_at:
             raise UsageError(f"fleet {record.spec.name!r} was stopped", next_steps=[Step("up")])
-        Access(now.spec, fleet.services, sink).let_in()
-        record = repair_instances(now, fleet.directory, fleet.services, sink)
+        replace(fleet, record=now).access.let_in()
+        record = repair_instances(now, fleet.directory, fleet.services, fleet.sink)
     if record.last_job:
-        rejoin(record, fleet.directory, sink)
+        rejoin(record, fleet.directory, fleet.sink)
     return record
 
 
@@ -345,7 +327,7 @@ def _replace_instances(
 
 
 @contextlib.contextmanager
-def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, list[AgentClient]]]:
+def open_whole(fleet: ExistingFleet) -> Iterator[tuple[FleetRecord, list[AgentClient]]]:
     """Open an agent on every host, in their order; yield them with the current fleet, whose lock the caller holds.
 
     If a host of a rented fleet does not answer, lost instances are replaced first.
@@ -354,23 +336,22 @@ def open_whole(fleet: ExistingFleet, sink: Sink) -> Iterator[tuple[FleetRecord, 
         FleetError: a host could not be reached or replaced; the error names all of these hosts.
     """
     record, key = fleet.record, fleet.directory.key
-    access = Access(record.spec, fleet.services, sink)
-    with opened(record.slots, key, access) as outcomes:
+    with opened(record.slots, key, fleet.access) as outcomes:
         if not record.spec.options.rents or all(outcome.error is None for outcome in outcomes):
             yield record, raise_failures(outcomes, "reach the fleet")
             return
-    record = repair_instances(record, fleet.directory, fleet.services, sink)
-    with open_agents(record.slots, key, access) as clients:
+    record = repair_instances(record, fleet.directory, fleet.services, fleet.sink)
+    with open_agents(record.slots, key, fleet.access) as clients:
         yield record, clients
 
 
 @contextlib.contextmanager
-def repairing(fleet: ExistingFleet, sink: Sink, patience_s: float) -> Iterator[Repairer | None]:
+def repairing(fleet: ExistingFleet, patience_s: float) -> Iterator[Repairer | None]:
     """Replace hosts that a rented fleet loses, in a background thread; yield None if the fleet is not rented."""
     if not fleet.record.spec.options.rents:
         yield None
         return
-    with Repairer(fleet, sink, patience_s) as repairer:
+    with Repairer(fleet, patience_s) as repairer:
         yield repairer
 
 
@@ -379,15 +360,14 @@ class Repairer:
 
     Args:
         fleet: The fleet.
-        sink: Takes the events.
         patience_s: Longest time to try after the loss of a host, in seconds.
 
     Attributes:
         patience_s: As given.
     """
 
-    def __init__(self, fleet: ExistingFleet, sink: Sink, patience_s: float) -> None:
-        self._sink = sink
+    def __init__(self, fleet: ExistingFleet, patience_s: float) -> None:
+        self._sink = fleet.sink
         self._fleet = fleet
         self.patience_s = patience_s
         self._hosts = {host.name: host for host in fleet.record.slots}
@@ -459,7 +439,7 @@ class Repairer:
         """Repair the fleet once; return its error, and emit it if it differs from the last one."""
         self._busy = True
         try:
-            record = repair_fleet(self._fleet, self._sink)
+            record = repair_fleet(self._fleet)
         except UsageError as error:  # such as a limit of the cost that is used up: a retry would end in the same way
             with self._change:
                 self._give_up(list(self._lost))

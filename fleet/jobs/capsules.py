@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from fleet.errors import CancelledError, FleetError, NotReadyError, UsageError, fold
 from fleet.events import Level, Note, Sink
 from fleet.fleets.agents import call_each
-from fleet.jobs.collection import slot_agents
 from fleet.jobs.program import environment
 from fleet.jobs.results import StoredJobs
 from fleet.remote.bundles import contents_of, fetch_contents, get_bundle
@@ -42,54 +42,38 @@ Words = Sequence[tuple[str, tuple[str, ...]]]
 # --- write a capsule ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Collected:
-    """A job of which a capsule is made.
-
-    Attributes:
-        job: The job.
-        clients: Agents of hosts.
-        key: Private key of the fleet.
-        record: Its description.
-        scratch: A directory for temporary files.
-    """
-
-    job: StoredJobs
-    clients: Sequence[AgentClient]
-    key: Path
-    record: JobRecord
-    scratch: Path
-
-
-def store_capsule(path: Path, collected: Collected, command: TrainCommand, options: Sequence[str]) -> JobRecord:
-    """Write the capsule of a job; return the description of the job with what was learned.
+def store_capsule(
+    path: Path, job: StoredJobs, slots: Sequence[AgentClient], record: JobRecord, command: TrainCommand, words: Words
+) -> tuple[JobRecord, list[str]]:
+    """Write the capsule of a job.
 
     Args:
         path: The file.
-        collected: The job.
+        job: The job.
+        slots: Agents of its slots.
+        record: Its description.
         command: The command that started it.
-        options: The options that repeat it, see `repeat`.
+        words: The words of this command.
+
+    Returns:
+        The description with what was learned, and sentences on what cannot be repeated.
 
     Raises:
         FleetError: a host does not have the files, they are too large, or the capsule cannot be written.
     """
-    job, contents = collected.job, collected.scratch / "contents"
-    with slot_agents(job, collected.clients, collected.key) as slots:
-        answers = call_each(slots, lambda agent: get_bundle(agent, job.job))
-        infos = {answer.host.name: answer.value for answer in answers if answer.value is not None}
-        if not infos:
-            raise_failures(answers, "list the files of the job")
-            raise NotReadyError(f"no host has the files of job {job.job}")
-        source = next(agent for agent in slots if agent.host.name in infos)
-        info = infos[source.host.name]
-        size = sum(contents_of(info.entries).values())
-        if size > LARGEST // 2:
-            raise NotReadyError(
-                f"the uploaded files have {readable_size(size)}, and {readable_size(LARGEST // 2)} are the limit"
-            )
-        contents.mkdir()
-        fetch_contents(source, info.entries, contents)
-    record = collected.record._replace(environment=info.environment)
+    options, notes = repeat(command, words)
+    answers = call_each(slots, lambda agent: get_bundle(agent, job.job))
+    infos = {answer.host.name: answer.value for answer in answers if answer.value is not None}
+    if not infos:
+        raise_failures(answers, "list the files of the job")
+        raise NotReadyError(f"no host has the files of job {job.job}")
+    source = next(agent for agent in slots if agent.host.name in infos)
+    info = infos[source.host.name]
+    size = sum(contents_of(info.entries).values())
+    if size > LARGEST // 2:
+        limit = readable_size(LARGEST // 2)
+        raise NotReadyError(f"the uploaded files have {readable_size(size)}, and {limit} are the limit")
+    record = record._replace(environment=info.environment)
     texts = {"job.json": encode_record(record)}
     for task in record.tasks:
         if task.slot in infos:
@@ -98,7 +82,7 @@ def store_capsule(path: Path, collected: Collected, command: TrainCommand, optio
     manifest = Manifest(
         format=FORMAT,
         job=job.job,
-        options=list(options),
+        options=options,
         entries=info.entries,
         program=list(command.program),
         name=command.name,
@@ -107,11 +91,13 @@ def store_capsule(path: Path, collected: Collected, command: TrainCommand, optio
         versions=dict(record.tasks[0].versions) if record.tasks else {},
         environment=info.environment,
     )
-    try:
-        write_capsule(path, manifest, texts, contents)
-    except (OSError, ValueError) as error:
-        raise NotReadyError(f"{str(path)!r} cannot be written: {error}") from error
-    return record
+    with tempfile.TemporaryDirectory(prefix="fleet-capsule-") as contents:
+        fetch_contents(source, info.entries, Path(contents))
+        try:
+            write_capsule(path, manifest, texts, Path(contents))
+        except (OSError, ValueError) as error:
+            raise NotReadyError(f"{str(path)!r} cannot be written: {error}") from error
+    return record, notes
 
 
 def without_logins(text: str) -> str:
@@ -189,8 +175,7 @@ def _destination(text: str, here: Path) -> str:
 # --- repeat the job of a capsule ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Capsule:
+class Capsule(NamedTuple):
     """A capsule from which a job comes.
 
     Attributes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet import __version__
 from fleet.errors import FleetError, NotReadyError, fold
-from fleet.fleets.agents import call_each, description, latest_attempt, open_some
+from fleet.fleets.agents import ExistingFleet, call_each, description, latest_attempt, open_some
 from fleet.jobs.evidence import first_cause
 from fleet.jobs.results import StoredJobs, StoredTask, result_of
 from fleet.remote.client import AgentClient
@@ -55,14 +55,10 @@ def slot_agents(job: StoredJobs, clients: Sequence[AgentClient], key: Path) -> I
         key: Private key of the fleet.
     """
     if any(task.stored.directory for task in job.tasks):
+        places = [(task.host, task.stored.slot, task.stored.directory) for task in job.tasks]
         hosts = [
-            replace(
-                task.host,
-                name=task.stored.slot,
-                root=f"{task.host.root}/{task.stored.directory}",
-                shared=task.host.root,
-            )
-            for task in job.tasks
+            replace(host, name=slot, root=f"{host.root}/{directory}", shared=host.root)
+            for host, slot, directory in places
         ]
         with open_some(hosts, key) as (agents, _):
             yield agents
@@ -71,24 +67,21 @@ def slot_agents(job: StoredJobs, clients: Sequence[AgentClient], key: Path) -> I
         yield [client for client in clients if client.host.name in slots]
 
 
-def collect_record(
-    job: StoredJobs, record: FleetRecord, clients: Sequence[AgentClient], key: Path, now: float
-) -> JobRecord:
+def collect_record(job: StoredJobs, fleet: ExistingFleet, clients: Sequence[AgentClient]) -> JobRecord:
     """Return the description of a job; hosts that do not answer are named in it.
 
     Args:
         job: The job as its hosts report it.
-        record: The fleet.
+        fleet: The fleet.
         clients: Agents of hosts.
-        key: Private key of the fleet.
-        now: Seconds since the epoch.
     """
+    now = fleet.services.clock()
     if not job.reports:
-        return JobRecord(job.job, record.spec.name, collected_at=now, fleet_version=__version__)
+        return JobRecord(job.job, fleet.name, collected_at=now, fleet_version=__version__)
     history = History()
     result = None if job.is_running else result_of(job.reports)
     verdict = None
-    with slot_agents(job, clients, key) as slots:
+    with slot_agents(job, clients, fleet.directory.key) as slots:
         outcomes = call_each(slots, lambda agent: _read_records(agent, job.job))
         for outcome in outcomes:
             history.add(outcome.value or ())
@@ -96,7 +89,8 @@ def collect_record(
             with contextlib.suppress(FleetError):
                 verdict = first_cause(description(job.reports).members, result, slots)
     silent = [outcome.host.name for outcome in outcomes if outcome.error is not None]
-    return _describe(job, record, history, result, verdict, now, silent)
+    record = _describe(job, fleet.record, history, result, silent)
+    return record._replace(collected_at=now, cause=_shorten(verdict) if verdict else None)
 
 
 def _read_records(agent: AgentClient, job: str) -> list[Record]:
@@ -170,13 +164,7 @@ def _describe_end(state: TaskState) -> str:
 
 
 def _describe(
-    job: StoredJobs,
-    record: FleetRecord,
-    history: History,
-    result: JobResult | None,
-    verdict: Verdict | None,
-    now: float,
-    silent: Sequence[str],
+    job: StoredJobs, record: FleetRecord, history: History, result: JobResult | None, silent: Sequence[str]
 ) -> JobRecord:
     """Combine what is known about a job."""
     first = description(job.reports)
@@ -196,7 +184,6 @@ def _describe(
         reason=one_line(result.reason, _LONGEST) if result and result.outcome is not Outcome.SUCCEEDED else "",
         started_at=job.started_at,
         ended_at=(result.at or None) if result else None,
-        collected_at=now,
         attempt=(result.attempt if result else 0) or latest_attempt(job.reports, first.attempts),
         attempts=first.attempts,
         provider=record.spec.provider,
@@ -206,7 +193,6 @@ def _describe(
         fleet_version=__version__,
         tasks=tasks,
         faults=sorted(history.faults, key=lambda fault: fault.at)[-_MOST_FAULTS:],
-        cause=_shorten(verdict) if verdict else None,
         notes=[f"{fold(missing)} did not answer, or has no complete records: data are missing"] if missing else [],
     )
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt, fold
 from fleet.events import FleetStopped, Level, Note, ResultsAtRisk, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.fleets.agents import ExistingFleet, newest_reports, stop_everywhere
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import list_instances
 from fleet.jobs.pull import pull_ended
@@ -27,22 +26,20 @@ from train.defaults import GRACE_S
 _MANY = 2  # jobs, for which one command is suggested
 
 
-def survey_present(
-    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], access: Access
-) -> Survey:
+def survey_present(fleet: ExistingFleet, instances: Sequence[Instance]) -> Survey:
     """Ask the hosts of a fleet whose instances exist for their results: a deleted instance has none.
 
     The deletion of an instance was confirmed before it began, so one whose deletion was interrupted is not asked.
     A stopped instance cannot answer; it counts as silent, unless all of its results were on this computer when
     `fleet down --keep-disks` stopped it.
     """
+    record = fleet.record
     states = {instance.name: instance.state for instance in instances if instance.has_data}
     on_hosts = [host for host in record.hosts if host.name in states]
     if not record.spec.options.remote:
         on_hosts = [host for host in on_hosts if _has_files(Path(host.root))]
     off = {host.name for host in on_hosts if states[host.name] is InstanceState.STOPPED}
-    asked = tuple(host for host in on_hosts if host.name not in off)
-    stored = survey(replace(record, hosts=asked), directory, access)
+    stored = survey([host for host in on_hosts if host.name not in off], fleet.directory, fleet.access)
     holding = off.intersection(record.unsaved) if record.stopped_at else off
     stopped = {name: NotReadyError(f"{name} is stopped") for name in sorted(holding)}
     return replace(stored, silent={**stored.silent, **stopped})
@@ -107,14 +104,7 @@ def _is_safe(job: StoredJobs, *, rented: bool) -> bool:
     return all(task.safe or not list(result_locations(task, rented=rented)) for task in job.tasks)
 
 
-def confirm_shrink(
-    record: FleetRecord,
-    workers: int,
-    instances: Sequence[Instance],
-    directory: FleetDirectory,
-    services: Services,
-    sink: Sink,
-) -> None:
+def confirm_shrink(fleet: ExistingFleet, workers: int, instances: Sequence[Instance]) -> None:
     """Ask before the hosts after the first `workers` are released, if that loses results; change nothing.
 
     Raises:
@@ -122,9 +112,10 @@ def confirm_shrink(
         UsageError: results would be lost, and confirmation requires a terminal.
         CancelledError: the user declined.
     """
-    pull_ended(record.spec.name, services, sink)
+    pull_ended(fleet)
+    record = fleet.record
     released = [host.name for host in record.hosts[workers:]]
-    stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
+    stored = survey_present(fleet, instances)
     for job in stored.jobs:
         slots = [member.slot for report in job.reports for member in report.members]
         used = {task.host.name for task in job.tasks} | hosts_of(slots, record.tasks_per_host)
@@ -133,8 +124,9 @@ def confirm_shrink(
                 f"job {job.job} runs on {fold(busy)}; the fleet was not changed",
                 next_steps=[Step("logs", "-f"), Step("stop")],
             )
+    question = f"Delete {fold(released)} anyway?"
     at_risk = results_at_risk(record, stored, released)
-    confirm_loss(at_risk, f"Delete {fold(released)} anyway?", Again({"--yes": True}), services, sink)
+    confirm_loss(at_risk, question, Again({"--yes": True}), fleet.services, fleet.sink)
 
 
 def hosts_of(slots: Iterable[str], tasks_per_host: int) -> set[str]:
@@ -142,7 +134,7 @@ def hosts_of(slots: Iterable[str], tasks_per_host: int) -> set[str]:
     return {instance_name(index_of(slot) // tasks_per_host) for slot in slots if is_instance_name(slot)}
 
 
-def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
+def stop_fleet(fleet: ExistingFleet) -> None:
     """Stop the jobs and the instances of a fleet; its disks, and all files on them, stay. The caller holds its lock.
 
     Raises:
@@ -151,57 +143,50 @@ def stop_fleet(fleet: str, services: Services, sink: Sink) -> FleetStopped:
         NotReadyError: no instance is left.
         FleetError: a job or an instance could not be stopped.
     """
-    directory, record = services.store.need(fleet, stopped=True)
-    if not record.spec.options.keeps_disks:
+    record, directory, services, sink = fleet.record, fleet.directory, fleet.services, fleet.sink
+    options = record.spec.options
+    if not options.keeps_disks:
         raise UsageError(
             f"--keep-disks: a fleet of provider {record.spec.provider!r} cannot be stopped and started again",
             hint="fleet down without --keep-disks ends it; pull what you need before",
             next_steps=[Step("pull"), Step("down")],
         )
-    provider = services.provider(record.spec.options)
-    instances = _present(fleet, provider, services)
+    provider = services.provider(options)
+    instances = _present(fleet, provider)
     running = [instance for instance in instances if instance.state is not InstanceState.STOPPED]
     if running:
-        if lost := record.spec.options.lost_at_stop:
-            sink.emit(Note(f"{lost} is lost with the stop", Level.WARNING))
-        unsaved = _end_jobs(record, directory, instances, services, sink)
-        record = replace(record, stopped_at=services.clock(), unsaved=unsaved)
+        if options.lost_at_stop:
+            sink.emit(Note(f"{options.lost_at_stop} is lost with the stop", Level.WARNING))
+        record = replace(record, unsaved=_end_jobs(fleet, instances), stopped_at=services.clock())
         directory.write(record)
     elif not record.stopped_at:  # they have powered off, or were preempted
-        stored = survey_present(record, directory, instances, Access(record.spec, services, sink))
-        record = replace(record, unsaved=_unsaved(record, stored))
+        record = replace(record, unsaved=_unsaved(record, survey_present(fleet, instances)))
     _stop_instances(instances, directory, provider, sink)  # other hosts must not start those that have stopped
-    instances = _present(fleet, provider, services)
+    instances = _present(fleet, provider)
     if gone := {instance.name for instance in running} - {instance.name for instance in instances}:
         sink.emit(Note(f"deleted by the provider meanwhile, with all files: {fold(gone)}", Level.WARNING))
     if any(instance.state is not InstanceState.STOPPED for instance in instances):  # delayed calls have created them
         _stop_instances(instances, directory, provider, sink)
-        instances = _present(fleet, provider, services)
+        instances = _present(fleet, provider)
     stopped_at = record.stopped_at or services.clock()
     record = replace(replace_hosts(record, record.hosts, instances), stopped_at=stopped_at, unsaved=record.unsaved)
     directory.write(record)
-    summary = FleetStopped(
-        fleet,
-        tuple(instance.name for instance in instances),
-        price_usd_h=record.price_usd_h,
-        cost_usd=directory.cost_usd(services.clock()),
-        max_cost_usd=record.spec.options.max_cost_usd,
-    )
-    sink.emit(summary)
-    start, delete = Step("up").text(fleet), Step("down").text(fleet)
+    names = tuple(instance.name for instance in instances)
+    cost_usd = directory.cost_usd(services.clock())
+    sink.emit(FleetStopped(fleet.name, names, record.price_usd_h, cost_usd, options.max_cost_usd))
+    start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
     sink.emit(Note(f"`{start}` starts it again; `{delete}` deletes it with its disks"))
-    return summary
 
 
-def _present(fleet: str, provider: Provider, services: Services) -> list[Instance]:
+def _present(fleet: ExistingFleet, provider: Provider) -> list[Instance]:
     """Return the instances of a fleet; a Spot VM that is preempted while it stops may be deleted.
 
     Raises:
         NotReadyError: there are none.
     """
-    instances = list_instances(fleet, provider, services)
+    instances = list_instances(fleet.name, provider, fleet.services)
     if not instances:
-        raise NotReadyError(f"no instance of fleet {fleet!r} is left", next_steps=[Step("up"), Step("down")])
+        raise NotReadyError(f"no instance of fleet {fleet.name!r} is left", next_steps=[Step("up"), Step("down")])
     return instances
 
 
@@ -211,31 +196,25 @@ def _stop_instances(instances: Sequence[Instance], directory: FleetDirectory, pr
         provider.stop(instances, progress_to(sink, "stopped"))
 
 
-def _end_jobs(
-    record: FleetRecord, directory: FleetDirectory, instances: Sequence[Instance], services: Services, sink: Sink
-) -> tuple[str, ...]:
+def _end_jobs(fleet: ExistingFleet, instances: Sequence[Instance]) -> tuple[str, ...]:
     """Stop all jobs after asking; return the hosts with results that are not on this computer.
 
     Args:
-        record: The fleet.
-        directory: Its files.
+        fleet: The fleet.
         instances: All of its instances, also those that are stopped already: their disks may have results, too.
-        services: The outside world.
-        sink: Takes the events.
     """
-    fleet, access = record.spec.name, Access(record.spec, services, sink)
-    pull_ended(fleet, services, sink)
-    stored = survey_present(record, directory, instances, access)
+    pull_ended(fleet)
+    stored = survey_present(fleet, instances)
     jobs = [job for job in stored.jobs if job.is_running]
     off = {instance.name for instance in instances if instance.state is InstanceState.STOPPED}
-    silent = [name for name in stored.silent if record.last_job and name not in off]
-    _confirm(jobs, silent, services)
+    silent = [name for name in stored.silent if fleet.record.last_job and name not in off]
+    _confirm(jobs, silent, fleet.services)
     if jobs:
         for job in sorted(jobs, key=lambda job: job.queued_after is None):  # a queued one starts if another one ends
-            _stop_job(job, record, directory, access, sink)
-        pull_ended(fleet, services, sink)
-        stored = survey_present(record, directory, instances, access)
-    return _unsaved(record, stored)
+            _stop_job(job, fleet)
+        pull_ended(fleet)
+        stored = survey_present(fleet, instances)
+    return _unsaved(fleet.record, stored)
 
 
 def _unsaved(record: FleetRecord, stored: Survey) -> tuple[str, ...]:
@@ -270,12 +249,12 @@ def _confirm(jobs: Sequence[StoredJobs], silent: Sequence[str], services: Servic
         raise CancelledError("nothing was changed", next_steps=[Step("status")])
 
 
-def _stop_job(job: StoredJobs, record: FleetRecord, directory: FleetDirectory, access: Access, sink: Sink) -> None:
+def _stop_job(job: StoredJobs, fleet: ExistingFleet) -> None:
     """Stop a job as `fleet stop` does; a host that does not answer has been confirmed."""
-    sink.emit(Note(f"stopping job {job.job}: waiting up to {GRACE_S:g} s for its tasks to exit"))
-    with open_some(record.slots, directory.key, access) as (clients, unreached):
-        reports = newest_reports(clients, select_reported(job.job, record.spec.name), record.last_job).by_host
+    fleet.sink.emit(Note(f"stopping job {job.job}: waiting up to {GRACE_S:g} s for its tasks to exit"))
+    with fleet.open_some(fleet.record.slots) as (clients, unreached):
+        reports = newest_reports(clients, select_reported(job.job, fleet.name)).by_host
         with_job = [client for client in clients if client.host.name in reports]
         raise_failures(stop_everywhere(with_job, job.job, GRACE_S), "stop the job")
     for outcome in unreached:
-        sink.emit(Note(f"{outcome.host.name} does not answer; its tasks end with the host", Level.WARNING))
+        fleet.sink.emit(Note(f"{outcome.host.name} does not answer; its tasks end with the host", Level.WARNING))

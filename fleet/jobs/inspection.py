@@ -180,7 +180,7 @@ def inspect_hosts(
             members = description(list(mine.values())).members
             job = job._replace(verdict=first_cause(members, result, able) if result else None)
         # With several tasks per host, the agent of one slot does not see all that the host stores.
-        stored = survey(record, directory) if record.tasks_per_host > 1 else survey_agents(clients, directory)
+        stored = survey(record.hosts, directory) if record.tasks_per_host > 1 else survey_agents(clients, directory)
     disks = {disk.host: disk for disk in stored.disks}
     count, slots = record.tasks_per_host, [slot.name for slot in record.slots]
     hosts = tuple(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError, explain_interrupt, fold
-from fleet.events import Event, Level, Note, PullProgress, ResultsPulled, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, fleet_opened, open_some
+from fleet.events import Event, Level, Note, PullProgress, ResultsPulled
+from fleet.fleets.agents import ExistingFleet, call_each
 from fleet.jobs.collection import collect_record
 from fleet.jobs.results import StoredJobs, StoredTask, Survey, load_note, survey_agents, survey_job
 from fleet.jobs.tasks import worker_name
@@ -39,19 +40,16 @@ _ROUNDS = 3
 _PROGRESS_S = 0.1
 
 
-@dataclass(frozen=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     """Results to copy, and their destination.
 
     Attributes:
-        fleet: Name of the fleet.
         job: Job that wrote the results, as in `select_job`.
         directory: Destination; empty: that of `fleet train --pull`, else results/JOB.
         worker: ``all``, ``1`` or a task.
         kinds: Kinds of results between commas; empty: all.
     """
 
-    fleet: str
     job: str = ""
     directory: str = ""
     worker: str = "all"
@@ -64,55 +62,51 @@ class PullRequest:
         return Step("pull", *filter(None, [job]), *(word for option in options if option[1] for word in option))
 
 
-def pull_results(request: PullRequest, services: Services, sink: Sink) -> ResultsPulled:
+def pull_results(fleet: ExistingFleet, request: PullRequest) -> ResultsPulled:
     """Copy the results of a job to this computer; skip files that exist there already.
 
     Raises:
-        NotFoundError: the fleet, job, or task does not exist, or the job has no results.
+        NotFoundError: the job or task does not exist, or the job has no results.
         UsageError: the directory contains other files, or a kind of results does not exist.
         NotReadyError: the disk is too small for them, or they change during each attempt to copy them.
         UnreachableError: a host does not answer; what the others have was copied.
         CancelledError: Ctrl-C; a repeat continues.
     """
     name, areas = worker_name(request.worker), parse_kinds(request.kinds)
-    directory, record = services.store.need(request.fleet)
     interrupted = "the pull was interrupted; a repeat continues where it stopped"
     with (
         explain_interrupt(interrupted, request.step(request.job)),
-        open_some(record.hosts, directory.key, Access(record.spec, services, sink), whole_window=True) as opening,
+        fleet.open_some(whole_window=True) as (clients, unreached),
     ):
-        clients, unreached = opening
-        stored = survey_job(request.job, clients, directory, unreached)
+        stored = survey_job(request.job, clients, fleet.directory, unreached)
         try:
-            job = stored.select(request.job, request.fleet)
+            job = stored.select(request.job, fleet.name)
         except NotFoundError:
             raise_if_silent(stored)
             raise
         tasks = select_tasks(job, name, areas)
         given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
         with Target(Path(given).expanduser().absolute(), job.job) as target:
-            sink.emit(fleet_opened(record, directory, services.clock()))
-            by_name = {client.host.name: client for client in clients}
+            fleet.announce()
             certain = not stored.silent and not job.is_running
-            pull = Pull(job, tasks, by_name, target, sink.emit, areas, certain=certain)
-            summary = pull.run(directory, whole=not name and not stored.silent)
+            pull = Pull(job, tasks, clients, target, fleet.sink.emit, areas, certain=certain)
+            summary = pull.run(fleet.directory, whole=not name and not stored.silent)
             with contextlib.suppress(FleetError):  # the results are here
-                described = collect_record(job, record, clients, directory.key, services.clock())
-                target.describe(encode_record(described))
-    sink.emit(summary)
+                target.describe(encode_record(collect_record(job, fleet, clients)))
+    fleet.sink.emit(summary)
     if summary.files and (note := load_note(job)):
-        sink.emit(note)
+        fleet.sink.emit(note)
     if job.is_running:
-        command = request.step(job.job).text(request.fleet)
-        sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
+        command = request.step(job.job).text(fleet.name)
+        fleet.sink.emit(Note(f"job {job.job} is still running; repeat `{command}` when it has ended"))
     pull.raise_failures()
     raise_if_silent(stored)
     if not name and not areas and not job.is_running:
-        directory.forget_pull(job.job)
+        fleet.directory.forget_pull(job.job)
     return summary
 
 
-def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[ResultsPulled]:
+def pull_all(fleet: ExistingFleet, request: PullRequest) -> None:
     """Copy the results of all ended jobs that are not on this computer, each to ``directory/JOB``, despite errors.
 
     Raises:
@@ -120,29 +114,26 @@ def pull_all(request: PullRequest, services: Services, sink: Sink) -> list[Resul
         FleetError: the results of a job were not copied, as for `pull_results`; the error of the first one.
     """
     if request.job:
-        raise UsageError(
-            "JOB and --all exclude each other", next_steps=[Step("pull", request.job), Step("pull", "--all")]
-        )
-    directory, record = services.store.need(request.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_agents(clients, directory, unreached=unreached)
-    pulled, errors = list[ResultsPulled](), list[FleetError]()
-    for job in stored.jobs:
-        if job.tasks and not job.is_safe and not job.is_running:
-            to = str(Path(request.directory) / job.job) if request.directory else ""
-            try:
-                pulled.append(pull_results(replace(request, job=job.job, directory=to), services, sink))
-            except CancelledError:
-                raise
-            except FleetError as error:
-                errors.append(error)
-                sink.emit(Note(f"job {job.job}: {error.message}", Level.WARNING))
-    if errors:
-        raise errors[0]
+        steps = [Step("pull", request.job), Step("pull", "--all")]
+        raise UsageError("JOB and --all exclude each other", next_steps=steps)
+    with fleet.open_some() as (clients, unreached):
+        stored = survey_agents(clients, fleet.directory, unreached=unreached)
+    jobs = [job.job for job in stored.jobs if job.tasks and not job.is_safe and not job.is_running]
+    first: FleetError | None = None
+    for job in jobs:
+        to = str(Path(request.directory) / job) if request.directory else ""
+        try:
+            pull_results(fleet, request._replace(job=job, directory=to))
+        except CancelledError:
+            raise
+        except FleetError as error:
+            first = first or error
+            fleet.sink.emit(Note(f"job {job}: {error.message}", Level.WARNING))
+    if first is not None:
+        raise first
     raise_if_silent(stored)
-    if not pulled:
-        sink.emit(Note("the results of all ended jobs are on this computer"))
-    return pulled
+    if not jobs:
+        fleet.sink.emit(Note("the results of all ended jobs are on this computer"))
 
 
 def raise_if_silent(stored: Survey) -> None:
@@ -194,7 +185,7 @@ class Pull:
     Args:
         job: The job.
         tasks: Its tasks, the chief first.
-        clients: Conversations with agents, by host.
+        clients: Conversations with agents.
         target: Takes the results.
         emit: Takes the events.
         areas: Kinds of results to copy; empty: all.
@@ -208,7 +199,7 @@ class Pull:
 
     job: StoredJobs
     tasks: Sequence[StoredTask]
-    clients: Mapping[str, AgentClient]
+    clients: Sequence[AgentClient]
     target: Target
     emit: Callable[[Event], None]
     areas: Sequence[Area] = ()
@@ -218,7 +209,7 @@ class Pull:
     changed: Sequence[Item] = ()
 
     def __post_init__(self) -> None:
-        self._hosts = len({task.host.name for task in self.tasks})
+        self._hosts = {task.host.name for task in self.tasks}
         self._lock = threading.Lock()
         self._received_paths: set[str] = set()
         self._received = 0
@@ -316,12 +307,10 @@ class Pull:
         def list_host(client: AgentClient) -> list[tuple[str, Listing]]:
             meter = _Meter(client.host.name, 0, self.emit)
             mine = [task for task in self.tasks if task.host.name == client.host.name]
-            return [
-                (task.key, list_files(client, task.stored, meter.listed, self.areas, self.names)) for task in mine
-            ]
+            count = partial(meter.add, files=1)
+            return [(task.key, list_files(client, task.stored, count, self.areas, self.names)) for task in mine]
 
-        listings = self._call_each(list_host)
-        return {key: listing for part in listings for key, listing in part}
+        return dict(chain.from_iterable(self._call_each(list_host)))
 
     def _call_each(self, call: Callable[[AgentClient], T]) -> list[T]:
         """Ask all hosts; continue without hosts that do not answer, or whose answer is invalid.
@@ -330,14 +319,13 @@ class Pull:
             LocalWriteError: this computer cannot write the results.
             FleetError: every host failed.
         """
-        outcomes = call_each(
-            [self.clients[name] for name in dict.fromkeys(task.host.name for task in self.tasks)], call
-        )
+        left = self._hosts - {*self.failed}
+        outcomes = call_each([client for client in self.clients if client.host.name in left], call)
         for outcome in outcomes:
             if isinstance(outcome.error, LocalWriteError):
                 raise outcome.error
         self.failed |= {outcome.host.name: outcome for outcome in outcomes if outcome.error is not None}
-        if len(self.failed) == self._hosts:
+        if len(self.failed) == len(self._hosts):
             raise_failures(list(self.failed.values()), "copy the results")
         self.tasks = [task for task in self.tasks if task.host.name not in self.failed]
         return values_of(outcomes)
@@ -359,12 +347,12 @@ class Pull:
                 ours = [same for same in mine if self.tasks[same[0].source] is task]
                 for start in range(0, len(ours), _BATCH):
                     changed += self._receive_batch(client, task, ours[start : start + _BATCH], meter)
-            meter.done()
+            meter.report(done=True)
             with self._lock:
                 self._received += meter.received
             return changed
 
-        changed = [item for part in self._call_each(receive_from) for item in part]
+        changed = list(chain.from_iterable(self._call_each(receive_from)))
         for item in layout.directories:
             self.target.directory(item)
         for item in layout.links:
@@ -424,24 +412,17 @@ class _Meter:
     files: int = 0
     _next: float = field(default_factory=lambda: time.monotonic() + _PROGRESS_S)
 
-    def listed(self) -> None:
-        """Count a file that the host lists, or is reading."""
-        self.files += 1
-        self._report()
-
-    def add(self, count: int) -> None:
-        """Count received bytes."""
-        self.received += count
-        self._report()
-
-    def _report(self) -> None:
+    def add(self, received: int = 0, files: int = 0) -> None:
+        """Count received bytes, and files that came, that the host lists, or that it is reading."""
+        self.received += received
+        self.files += files
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PROGRESS_S
-            self.emit(PullProgress(self.host, self.received, self.total, self.files))
+            self.report()
 
-    def done(self) -> None:
-        """Report that all bytes were received."""
-        self.emit(PullProgress(self.host, self.received, self.total, self.files, done=True))
+    def report(self, *, done: bool = False) -> None:
+        """Report the counts; `done`: nothing more is expected."""
+        self._next = time.monotonic() + _PROGRESS_S
+        self.emit(PullProgress(self.host, self.received, self.total, self.files, done=done))
 
 
 def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path, names: Sequence[str]) -> bool:
@@ -450,10 +431,10 @@ def copy_named(job: StoredJobs, clients: Sequence[AgentClient], directory: Path,
     Raises:
         FleetError: every host failed.
     """
-    by_name = {client.host.name: client for client in clients}
-    tasks = [task for task in job.tasks if task.host.name in by_name]
+    hosts = {client.host.name for client in clients}
+    tasks = [task for task in job.tasks if task.host.name in hosts]
     with Target(directory, job.job) as target:
-        pull = Pull(job, tasks, by_name, target, lambda _: None, names=names)
+        pull = Pull(job, tasks, clients, target, lambda _: None, names=names)
         pull.copy()
     return not (pull.failed or pull.changed)
 
@@ -481,19 +462,19 @@ def find_pulled(given: str, job: str, fleet: str, services: Services) -> Path | 
     return pulled if job and job_of(pulled) else None
 
 
-def pull_ended(fleet: str, services: Services, sink: Sink) -> None:
+def pull_ended(fleet: ExistingFleet) -> None:
     """Do the requested pulls of jobs that have ended; report a failed one as a warning, and keep its request.
 
     Raises:
         CancelledError: Ctrl-C; a repeat continues.
     """
-    directory = services.store.fleet(fleet)
+    directory, sink = fleet.directory, fleet.sink
     requested = [job for job in reversed(directory.recorded_jobs()) if directory.on_this_computer(job).pull_to]
     if not requested:
         return
     try:
-        _, record = services.store.need(fleet)
-        with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
+        fleet = ExistingFleet.find(fleet.name, fleet.services, sink)  # its hosts may have been replaced
+        with fleet.open_some() as (clients, unreached):
             stored = survey_agents(clients, directory, requested, unreached)
     except FleetError as error:
         sink.emit(Note(f"the results of {', '.join(requested)} were not pulled: {error.message}", Level.WARNING))
@@ -504,17 +485,15 @@ def pull_ended(fleet: str, services: Services, sink: Sink) -> None:
             directory.forget_pull(job)
         elif ended is not None and not ended.is_running:
             try:
-                pull_results(PullRequest(fleet, job), services, sink)
+                pull_results(fleet, PullRequest(job))
             except CancelledError:
                 raise
             except FleetError as error:
-                sink.emit(warning_of(job, fleet, error))
+                sink.emit(warning_of(job, fleet.name, error))
 
 
 def warning_of(job: str, fleet: str, error: FleetError) -> Note:
     """Return the warning about a requested pull that failed."""
-    command = PullRequest(fleet, job).step(job).text(fleet)
     cause = f" ({error.cause})" if error.cause else ""
-    return Note(
-        f"the results of job {job} were not pulled: {error.message}{cause}; repeat `{command}`", Level.WARNING
-    )
+    text = f"the results of job {job} were not pulled: {error.message}{cause}"
+    return Note(f"{text}; repeat `{Step('pull', job).text(fleet)}`", Level.WARNING)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.errors import FleetError
-from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, Sink, StoredResults
+from fleet.events import DiskUse, Note, ResultLocation, ResultsFound, StoredResults
 from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, description, opened
+from fleet.fleets.agents import ExistingFleet, call_each, description, opened
 from fleet.jobs.selection import is_id, name_jobs, select_job
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome as HostOutcome
@@ -19,7 +19,7 @@ from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.quoting import one_line
 from fleet.remote.results import Store, list_jobs
 from fleet.results.target import complete_tasks
-from fleet.state import FleetDirectory, FleetRecord, OnThisComputer
+from fleet.state import FleetDirectory, OnThisComputer
 from fleet.steps import Step
 from provision.model import Host
 from provision.names import instance_name
@@ -270,9 +270,9 @@ def task_key(host: str, stored: StoredJob) -> str:
     return "/".join(filter(None, (host, stored.directory, stored.slot)))
 
 
-def survey(record: FleetRecord, directory: FleetDirectory, access: Access | None = None) -> Survey:
-    """Ask all hosts of a fleet for the results of all jobs."""
-    with opened(record.hosts, directory.key, access) as outcomes:
+def survey(hosts: Sequence[Host], directory: FleetDirectory, access: Access | None = None) -> Survey:
+    """Ask hosts of a fleet for the results of all jobs."""
+    with opened(hosts, directory.key, access) as outcomes:
         return survey_agents(values_of(outcomes), directory, unreached=outcomes)
 
 
@@ -368,49 +368,49 @@ def load_note(job: StoredJobs) -> Note | None:
     return None
 
 
-def report_results(
-    record: FleetRecord, directory: FleetDirectory, job: str, clients: Sequence[AgentClient], sink: Sink
-) -> StoredJobs | None:
+def report_results(fleet: ExistingFleet, job: str, clients: Sequence[AgentClient]) -> StoredJobs | None:
     """Emit the locations of the results of a job that has ended, and how to pull them.
 
     Emits nothing if the job only has a log, or if this command pulls the results.
 
-    Returns the job; None if the hosts that answer do not store it.
-
     Args:
-        record: The fleet.
-        directory: State directory of the fleet.
+        fleet: The fleet.
         job: The job.
         clients: Connections to the agents of its hosts or slots; broken ones are skipped.
-        sink: Takes the event.
+
+    Returns:
+        The job; None if the hosts that answer do not store it.
     """
+    stored: StoredJobs | None = None
     with contextlib.suppress(FleetError, KeyboardInterrupt):  # the end of the job must still be reported
-        stored_job = survey_agents(clients, directory, [job]).find(job)
-        if stored_job is None:
-            return None
-        hosts = {slot.name: record.hosts[at // record.tasks_per_host].name for at, slot in enumerate(record.slots)}
-        results = tuple(
-            location._replace(host=hosts.get(location.host, location.host))
-            for task in stored_job.tasks
-            for location in result_locations(task)
-        )
-        is_pulled_next = bool(stored_job.local.pull_to)
-        if not is_pulled_next and any(location.kind != Area.LOGS.value for location in results):
-            sink.emit(
-                ResultsFound(
-                    fleet=record.spec.name,
-                    job=job,
-                    files=sum(location.files for location in results),
-                    size=sum(location.size for location in results),
-                    results=results,
-                    next_step=Step("pull", job).text(record.spec.name),
-                    delete_at=None if record.stop_at else record.delete_at or None,
-                )
+        stored = survey_agents(clients, fleet.directory, [job]).find(job)
+        if stored is not None and not stored.local.pull_to:
+            _emit_results(stored, fleet)
+    return stored
+
+
+def _emit_results(stored: StoredJobs, fleet: ExistingFleet) -> None:
+    record = fleet.record
+    hosts = {slot.name: record.hosts[at // record.tasks_per_host].name for at, slot in enumerate(record.slots)}
+    results = tuple(
+        location._replace(host=hosts.get(location.host, location.host))
+        for task in stored.tasks
+        for location in result_locations(task)
+    )
+    if any(location.kind != Area.LOGS.value for location in results):
+        fleet.sink.emit(
+            ResultsFound(
+                fleet=fleet.name,
+                job=stored.job,
+                files=sum(location.files for location in results),
+                size=sum(location.size for location in results),
+                results=results,
+                next_step=Step("pull", stored.job).text(fleet.name),
+                delete_at=None if record.stop_at else record.delete_at or None,
             )
-            if note := load_note(stored_job):
-                sink.emit(note)
-        return stored_job
-    return None
+        )
+        if note := load_note(stored):
+            fleet.sink.emit(note)
 
 
 def result_of(reports: Sequence[JobReport]) -> JobResult | None:
@@ -438,5 +438,5 @@ def agreement_of(reports: Sequence[JobReport]) -> Agreement:
     if result is not None and running:
         lone = result.isolated or result.outcome is Outcome.LOST
         if lone or 2 * running >= max(len(terms.members), len(reports)):
-            return Agreement(None, tuple(agreement.disputes))
+            return Agreement(None, agreement.disputes)
     return agreement

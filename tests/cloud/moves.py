@@ -12,8 +12,9 @@ from google.cloud import compute_v1
 
 from fleet.cli.fleets import bake, down, extend, gc, up
 from fleet.errors import FleetError
+from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.plan import UpRequest
-from fleet.fleets.repair import ExistingFleet, repair_fleet
+from fleet.fleets.repair import repair_fleet
 from fleet.state import BAKING, Store
 from provision.gce.api.client import from_json
 from provision.gce.api.prices import table
@@ -103,7 +104,7 @@ def run_repair(history: History) -> None:
     if not history.kept:
         services = history.services()
         directory, record = services.store.need(history.fleet)
-        repair_fleet(ExistingFleet(record, directory, services, "logs"), history.sink())
+        repair_fleet(ExistingFleet(record, directory, services, history.sink(), "logs"))
 
 
 def check_all_are_replaced(history: History) -> None:

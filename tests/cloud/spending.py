@@ -12,8 +12,9 @@ import pytest
 import requests
 
 from fleet.errors import FleetError
+from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.instances import list_instances
-from fleet.fleets.repair import ExistingFleet, repair_fleet
+from fleet.fleets.repair import repair_fleet
 from provision.gce.api.prices import Prices, from_catalog, rates_of
 from provision.gce.api.resources import RESTARTS, seconds
 from provision.gce.options import STOP_AT, GceOptions
@@ -98,7 +99,7 @@ class Spender(Customer):
         """Replace lost hosts, as commands do that follow a job."""
         services = self.services()
         directory, record = services.store.need(FLEET)
-        repair_fleet(ExistingFleet(record, directory, services, "logs"), self.sink())
+        repair_fleet(ExistingFleet(record, directory, services, self.sink(), "logs"))
 
     def observe(self) -> None:
         """List the instances, as `fleet status` does if a host does not answer."""

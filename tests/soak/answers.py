@@ -331,8 +331,8 @@ def fuzz_listings(mangler: Mangler, rounds: int) -> None:
 def _pull(mangler: Mangler, directory: Path) -> str:
     """Copy results of a correct host and of one that sends changed answers; return the error."""
     sessions = [Storing(lambda *true: whole(true)), Storing(lambda *true: damaged(mangler, *true))]
-    clients = {f"worker-{number}": client(iter(()), number) for number in range(2)}
-    for agent, session in zip(clients.values(), sessions, strict=True):
+    clients = [client(iter(()), number) for number in range(2)]
+    for agent, session in zip(clients, sessions, strict=True):
         cast("SSHTransport", agent.transport)._session = cast("Any", session)
     tasks = []
     for number in range(2):

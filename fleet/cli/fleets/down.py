@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fleet.cli.application import command
 from fleet.cli.options import FLEET, OUTPUT, YES, Output, option
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, explain_interrupt
 from fleet.events import FleetDown, Level, Note, ResultsAtRisk, Sink
-from fleet.fleets.access import Access, Kept
+from fleet.fleets.access import Kept
+from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.connect import progress_to
 from fleet.fleets.instances import external_hosts, ignore_progress, list_instances, release_hosts
 from fleet.fleets.plan import DEFAULT_PROVIDER
@@ -36,7 +37,7 @@ def run(fleet: str, services: Services, sink: Sink, *, keep_disks: bool = False)
     """
     with services.store.lock(fleet, "down"):
         if keep_disks:
-            stop_fleet(fleet, services, sink)
+            stop_fleet(ExistingFleet.find(fleet, services, sink, stopped=True))
         else:
             _delete_fleet(fleet, _without_journal(services, sink), sink)
 
@@ -56,41 +57,43 @@ def _without_journal(services: Services, sink: Sink) -> Services:
     return replace(services, store=replace(services.store, on_unwritten=warn))
 
 
-def _delete_fleet(fleet: str, services: Services, sink: Sink) -> None:
+def _delete_fleet(name: str, services: Services, sink: Sink) -> None:
+    partly = "fleet down was interrupted; parts of the fleet may be left"
     with explain_interrupt("fleet down was interrupted; nothing was deleted", Step("down")):
-        directory = services.store.fleet(fleet)
+        directory = services.store.fleet(name)
         record = _record(directory)
         spec = record.spec if record else _read_journaled_spec(directory)
         provider = services.provider(spec.options)
-        instances = list_instances(fleet, provider, services)
+        instances = list_instances(name, provider, services)
         billed = directory.intervals() or ledger.intervals([ledger.entry(instances, services.clock())])
         if not instances and not directory.exists():
-            sink.emit(Note(f"fleet {fleet!r} does not exist: nothing to delete"))
+            sink.emit(Note(f"fleet {name!r} does not exist: nothing to delete"))
             return
-    external, kept = spec.options.existing, Kept()
-    target = _Target(record, directory, instances, Access(spec, services, sink, kept if external else None), sink)
-    try:
-        with explain_interrupt("fleet down was interrupted; nothing was deleted", Step("down")):
-            target.confirm()
-        silent = target.release(external_hosts(spec, instances, provider)) if external else []
-    finally:
-        for client in kept.values():
-            client.close()
+        external, kept, silent = spec.options.existing, Kept(), list[str]()
+        known = record or FleetRecord(spec, services.clock())
+        fleet = ExistingFleet(known, directory, services, sink, kept=kept if external else None)
+        try:
+            _confirm(fleet, instances, is_lost=record is None)
+            if external:
+                with explain_interrupt(partly, Step("down")):
+                    silent = _release(fleet, external_hosts(spec, instances, provider))
+        finally:
+            for client in kept.values():
+                client.close()
     if directory.exists():
         directory.intend("delete_fleet")
     progress = ignore_progress if external else progress_to(sink, "deleted")
-    with explain_interrupt("fleet down was interrupted; parts of the fleet may be left", Step("down")):
-        left = provider.delete_fleet(fleet, progress)
+    with explain_interrupt(partly, Step("down")):
+        left = provider.delete_fleet(name, progress)
     if left:
-        raise FleetError(
-            f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}", next_steps=[Step("down")]
-        )
+        resources = f"{counted(len(left), 'resource')} could not be deleted: {', '.join(left)}"
+        raise FleetError(resources, next_steps=[Step("down")])
     directory.delete()
     now = services.clock()
-    began = min((interval.start for interval in billed), default=record.created_at if record else now)
+    began = min((interval.start for interval in billed), default=known.created_at)
     sink.emit(
         FleetDown(
-            fleet,
+            name,
             tuple(item.name for item in instances),
             left=len(silent),
             cost_usd=ledger.cost_usd(billed, now),
@@ -117,63 +120,47 @@ def _read_journaled_spec(directory: FleetDirectory) -> FleetSpec:
     return FleetSpec(directory.path.name, provider, 0, options=make_options(provider, entry.get("options") or {}))
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The fleet to delete.
+def _confirm(fleet: ExistingFleet, instances: Sequence[Instance], *, is_lost: bool) -> None:
+    """Ask before data is lost: results that are not on this computer, or a running job.
 
     Args:
-        record: Its record; None: it is lost.
-        directory: Its files.
+        fleet: The fleet.
         instances: Its instances.
-        access: Access to its hosts.
-        sink: Takes the events.
+        is_lost: Its record is lost: nothing is known about its results.
+
+    Raises:
+        UsageError: something would be lost, and confirmation requires a terminal.
+        CancelledError: the user declined.
     """
+    record, name = fleet.record, fleet.name
+    if is_lost:
+        at_risk = ResultsAtRisk(name, (), tuple(instance.name for instance in instances))
+    elif record.ready:
+        if not record.stopped_at:
+            pull_ended(fleet)
+        elif record.unsaved:
+            start, pull = Step("up").text(name), Step("pull").text(name)
+            text = f"the hosts are stopped; `{start}` starts them again, then `{pull}` copies their results"
+            fleet.sink.emit(Note(text))
+        at_risk = results_at_risk(record, survey_present(fleet, instances), [host.name for host in record.hosts])
+    else:
+        return
+    confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), fleet.services, fleet.sink)
 
-    record: FleetRecord | None
-    directory: FleetDirectory
-    instances: Sequence[Instance]
-    access: Access
-    sink: Sink
 
-    def confirm(self) -> None:
-        """Ask before data is lost: results that are not on this computer, or a running job.
+def _release(fleet: ExistingFleet, listed: Sequence[Host]) -> list[str]:
+    """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
 
-        Raises:
-            UsageError: something would be lost, and confirmation requires a terminal.
-            CancelledError: the user declined.
-        """
-        record, fleet, services = self.record, self.access.spec.name, self.access.services
-        if record is None:
-            at_risk = ResultsAtRisk(fleet, (), tuple(instance.name for instance in self.instances))
-        elif record.ready:
-            if not record.stopped_at:
-                pull_ended(fleet, services, self.sink)
-            elif record.unsaved:
-                start, pull = Step("up").text(fleet), Step("pull").text(fleet)
-                text = f"the hosts are stopped; `{start}` starts them again, then `{pull}` copies their results"
-                self.sink.emit(Note(text))
-            stored = survey_present(record, self.directory, self.instances, self.access)
-            at_risk = results_at_risk(record, stored, [host.name for host in record.hosts])
-        else:
-            return
-        confirm_loss(at_risk, "Delete everything anyway?", Step("down", "--yes"), services, self.sink)
-
-    def release(self, listed: Sequence[Host]) -> list[str]:
-        """Delete the fleet's files on existing hosts; return the names of those on which some may be left.
-
-        Raises:
-            CancelledError: the user declined to forget these hosts.
-        """
-        record = self.record
-        hosts, tasks_per_host = listed or (record.hosts if record else ()), record.tasks_per_host if record else 1
-        silent = release_hosts(hosts, self.directory.key, self.sink, tasks_per_host, self.access)
-        if silent and not self.access.services.confirm(f"Forget {', '.join(silent)} anyway?"):
-            raise CancelledError(
-                "the fleet record was kept",
-                hint="repeat the command when all hosts answer",
-                next_steps=[Step("down")],
-            )
-        return silent
+    Raises:
+        CancelledError: the user declined to forget these hosts.
+    """
+    record, key = fleet.record, fleet.directory.key
+    silent = release_hosts(listed or record.hosts, key, fleet.sink, record.tasks_per_host, fleet.access)
+    if silent and not fleet.services.confirm(f"Forget {', '.join(silent)} anyway?"):
+        raise CancelledError(
+            "the fleet record was kept", hint="repeat the command when all hosts answer", next_steps=[Step("down")]
+        )
+    return silent
 
 
 @command("Fleets")

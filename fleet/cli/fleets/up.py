@@ -25,7 +25,7 @@ from fleet.errors import (
 from fleet.events import FleetResized, Level, Note, Sink, describe_maintenance
 from fleet.fleets import plan as planning
 from fleet.fleets.access import Access, confirm_host_keys
-from fleet.fleets.agents import fleet_opened
+from fleet.fleets.agents import ExistingFleet, fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
 from fleet.fleets.instances import Keeper, delete_instances, list_instances, release_files
 from fleet.fleets.repair import at_rest, rejoin
@@ -91,7 +91,7 @@ def _up(request: planning.UpRequest, services: Services, sink: Sink) -> Sequence
                 message = f"fleet {spec.name!r} changed while waiting for confirmation: {change}"
                 raise NotReadyError(message, next_steps=[Again({}, "up")])
             if record and record.ready and spec.workers < record.spec.workers:
-                confirm_shrink(record, spec.workers, before, directory, services, sink)
+                confirm_shrink(ExistingFleet(record, directory, services, sink), spec.workers, before)
         return _Up(request, spec, directory, provider, services, sink).run(record, before, steps)
 
 

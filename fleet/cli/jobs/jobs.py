@@ -9,8 +9,7 @@ from fleet.cli.options import FLEET, JOB_HELP, OUTPUT, SAME_JOB, YES, Output, ar
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, NotReadyError, UsageError, explain_interrupt
 from fleet.events import JobsCompared, JobsDeleted, JobsListed, Note, ResultsAtRisk, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, open_some
+from fleet.fleets.agents import call_each
 from fleet.jobs.pull import pull_ended
 from fleet.jobs.results import StoredJobs, survey_agents
 from fleet.jobs.selection import is_id
@@ -74,11 +73,10 @@ def jobs(
     """
     references = (*(jobs or ()), *filter(None, [same_job]))
     with session(resolve_fleet(fleet), output, yes=yes, live=False) as run:
-        directory, record = run.services.store.need(run.fleet)
-        pull_ended(run.fleet, run.services, run.sink)
-        access = Access(record.spec, run.services, run.sink)
-        with open_some(record.hosts, directory.key, access) as (clients, unreached):
-            stored = survey_agents(clients, directory, unreached=unreached)
+        existing = run.find_fleet()
+        pull_ended(existing)
+        with existing.open_some() as (clients, unreached):
+            stored = survey_agents(clients, existing.directory, unreached=unreached)
             named = {stored.select(reference, run.fleet).job for reference in references}
             chosen = [job for job in stored.jobs if not named or job.job in named]
             if not prune:
@@ -97,7 +95,7 @@ def jobs(
         kept = {str(job): str(why) for answer in answers for job, why in answer.kept.items() if job in names}
         gone = [name for name in names if name not in kept and any(name in answer.jobs for answer in answers)]
         for name in gone:
-            directory.forget_command(name)
+            existing.directory.forget_command(name)
         run.emit(JobsDeleted(run.fleet, tuple(gone), sum(answer.freed for answer in answers), kept))
         for error in (*errors_by_host(outcomes).values(), *stored.silent.values()):
             message = f"not all hosts answered: {error.message}"
@@ -121,10 +119,10 @@ def compare(
     """
     references = (first, second)
     with session(resolve_fleet(fleet), output, live=False) as run:
-        directory, record = run.services.store.need(run.fleet)
-        access = Access(record.spec, run.services, run.sink)
-        with open_some(record.hosts, directory.key, access) as (clients, unreached):
-            stored = survey_agents(clients, directory, references if all(map(is_id, references)) else (), unreached)
+        existing = run.find_fleet()
+        with existing.open_some() as (clients, unreached):
+            few = references if all(map(is_id, references)) else ()
+            stored = survey_agents(clients, existing.directory, few, unreached)
         earlier, other = (stored.select(reference, run.fleet) for reference in references)
         if earlier.job == other.job:
             raise UsageError(f"both are job {earlier.job}", next_steps=[Step("jobs")])

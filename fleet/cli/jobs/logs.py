@@ -13,10 +13,9 @@ from fleet.cli.application import WithJobs, command
 from fleet.cli.options import FLEET, JOB, OUTPUT, RAW, SAME_JOB, WORKER, Output, one_job, option, parse_since
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import NotFoundError, UnreachableError, UsageError, fold
-from fleet.events import JobStarted, Level, Note, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import description, fleet_opened, latest_attempt, newest_reports, open_some
-from fleet.fleets.repair import ExistingFleet, missing_slots, repair_fleet, repairing
+from fleet.events import JobStarted, Level, Note
+from fleet.fleets.agents import ExistingFleet, description, latest_attempt, newest_reports
+from fleet.fleets.repair import missing_slots, repair_fleet, repairing
 from fleet.jobs.following.follow import Ended, Followed, follow
 from fleet.jobs.following.log_view import Selection
 from fleet.jobs.following.outcome import outcome_or_raise
@@ -46,61 +45,57 @@ def _slots_of(name: str, record: FleetRecord, members: Sequence[Member]) -> list
         names = sorted(tasks or slots, key=task_rank)
         raise NotFoundError(
             f"fleet {record.spec.name!r} has no {name}",
-            cause=f"its tasks are {', '.join(names)}"
-            if len(names) < _MANY
-            else f"its tasks are {names[0]} to {names[-1]}",
+            cause=f"its tasks are {', '.join(names) if len(names) < _MANY else f'{names[0]} to {names[-1]}'}",
             next_steps=[Step("status")],
         )
     return [tasks.get(name, name)] if name else slots
 
 
-def _show(
-    fleet: ExistingFleet, reference: str, name: str, selection: Selection, sink: Sink, *, follows: bool
-) -> None:
+def _show(fleet: ExistingFleet, reference: str, name: str, selection: Selection, *, follows: bool) -> None:
     """Show the output of a job; with `follows`, continue until it ends.
 
     Raises:
-        NotFoundError: The fleet, worker, or job does not exist.
+        NotFoundError: The worker or job does not exist.
         FleetError: no host, or not the requested host, can be reached; or the job succeeded, and a log is left out.
         JobFailedError: the job failed.
         JobNotFinished: the job keeps running.
         CancelledError: the job was stopped.
     """
-    record, directory, services = fleet.record, fleet.directory, fleet.services
+    record, directory, sink = fleet.record, fleet.directory, fleet.sink
     with contextlib.ExitStack() as stack:
-        clients, unreached = stack.enter_context(
-            open_some(record.slots, directory.key, Access(record.spec, services, sink))
-        )
-        newest = newest_reports(clients, select_reported(reference, record.spec.name), record.last_job)
+        clients, unreached = stack.enter_context(fleet.open_some(record.slots))
+        newest = newest_reports(clients, select_reported(reference, fleet.name), record.last_job)
         reports = newest.by_host
         unreached += newest.failed
         failed = {outcome.host.name for outcome in unreached}
-        clients = [client for client in clients if client.host.name not in failed]
         first = description(list(reports.values())) if reports else None
         slots_of_job = all_members(first, reports) if first else ()
         members = current_members(slots_of_job, reports)
         slots = _slots_of(name, record, members)
         if not follows or not record.spec.options.rents:
-            silent = [outcome for outcome in unreached if name and outcome.host.name in slots]
-            raise_failures(silent, "show its log")
+            raise_failures([outcome for outcome in unreached if name and outcome.host.name in slots], "show its log")
         if first is None:
-            raise NotFoundError(f"fleet {record.spec.name!r} has no job yet", next_steps=[Step("status")])
-        for text in newest.others:
-            sink.emit(Note(text, Level.WARNING))
-        starts = _announce(fleet, first, list(reports.values()), members, sink)
+            raise NotFoundError(f"fleet {fleet.name!r} has no job yet", next_steps=[Step("status")])
+        notes = list(newest.others)
+        starts = _announce(fleet, first, list(reports.values()), members)
         lost = [] if starts is not None else missing_slots(reports)
-        repairer = stack.enter_context(repairing(fleet, sink, SPOT_HOST_TIMEOUT_S)) if follows else None
-        if repairer is not None:
+        repairer = stack.enter_context(repairing(fleet, SPOT_HOST_TIMEOUT_S)) if follows else None
+        left_out = [outcome for outcome in unreached if repairer is None and outcome.host.name in slots]
+        if repairer is None:
+            errors = filter(None, (outcome.error for outcome in unreached))
+            notes += [f"{error.message}; its log is left out" for error in errors]
+        else:
             for host in lost:
                 repairer.lost(host)
-        else:
-            _warn(unreached, sink)
+        for text in notes:
+            sink.emit(Note(text, Level.WARNING))
+        usable = [client for client in clients if client.host.name not in failed]
         followed = Followed(
             directory=directory,
             record=record,
             job=first.job,
-            clients=tuple(client for client in clients if client.host.name in slots),
-            others=tuple(client for client in clients if client.host.name not in slots),
+            clients=tuple(client for client in usable if client.host.name in slots),
+            others=tuple(client for client in usable if client.host.name not in slots),
             members=slots_of_job,
             max_workers=first.max_workers,
             tasks={member.slot: member.task for member in members},
@@ -108,48 +103,39 @@ def _show(
             selection=selection,
             follow=follows,
             repairer=repairer,
-            lost=tuple(outcome.host for outcome in unreached if outcome.host.name in slots)
-            if repairer is not None
-            else (),
-            unread=services.unread,
+            lost=tuple(outcome.host for outcome in unreached if repairer and outcome.host.name in slots),
+            unread=fleet.services.unread,
             starts=starts,
         )
         ended = follow(followed, sink)
         if ended.result is not None:
             directory.note_results(first.job, log_shown=ended.shown and selection.pattern is None)
-            stored = report_results(record, directory, first.job, followed.clients, sink)
+            stored = report_results(fleet, first.job, followed.clients)
             ended = replace(ended, resumable=is_resumable(stored, directory))
     if lost and not follows:
-        repair_fleet(fleet, sink)
-    pull_ended(record.spec.name, services, sink)
+        repair_fleet(fleet)
+    pull_ended(fleet)
     if starts is not None and ended.result is None:
         raise queued(first.job)
-    left_out = [outcome for outcome in unreached if repairer is None and outcome.host.name in slots]
-    _raise_left_out(ended, followed, left_out)
+    _raise_left_out(ended, left_out, first.job)
 
 
-def _raise_left_out(ended: Ended, followed: Followed, left_out: Sequence[Outcome[AgentClient]]) -> None:
+def _raise_left_out(ended: Ended, left_out: Sequence[Outcome[AgentClient]], job: str) -> None:
     """Raise an error if the job failed, or if a log was not shown."""
     outcome_or_raise(ended)
     raise_failures(left_out, "show all logs")
     if ended.incomplete:
         raise UnreachableError(
             f"the log of {fold(ended.incomplete)} is incomplete",
-            next_steps=[Step("status"), Step("logs", "--worker", ended.incomplete[0], "--job", followed.job)],
+            next_steps=[Step("status"), Step("logs", "--worker", ended.incomplete[0], "--job", job)],
         )
 
 
-def _warn(unreached: Sequence[Outcome[AgentClient]], sink: Sink) -> None:
-    for outcome in unreached:
-        if outcome.error is not None:
-            sink.emit(Note(f"{outcome.error.message}; its log is left out", Level.WARNING))
-
-
 def _announce(
-    fleet: ExistingFleet, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member], sink: Sink
+    fleet: ExistingFleet, job: JobReport, reports: Sequence[JobReport], members: Sequence[Member]
 ) -> JobStarted | None:
     """Report which job is shown; return the event of its start if it is queued."""
-    sink.emit(fleet_opened(fleet.record, fleet.directory, fleet.services.clock()))
+    fleet.announce()
     started = JobStarted(
         job=job.job,
         script=job.name,
@@ -163,7 +149,7 @@ def _announce(
         max_workers=job.max_workers,
     )
     after = next((report.queued_after for report in reports if report.queued_after), "")
-    sink.emit(queued_event(started, after, attached=True) if after else started)
+    fleet.sink.emit(queued_event(started, after, attached=True) if after else started)
     return started._replace(attached=False) if after else None
 
 
@@ -220,6 +206,4 @@ def logs(
     )
     with session(resolve_fleet(fleet), output, prefix=worker == "all", raw=raw, live=follow) as run:
         name = worker_name(worker)
-        directory, record = run.services.store.need(run.fleet)
-        existing = ExistingFleet(record, directory, run.services, "logs")
-        _show(existing, one_job(job, same_job), name, selection, run.sink, follows=follow)
+        _show(run.find_fleet("logs"), one_job(job, same_job), name, selection, follows=follow)

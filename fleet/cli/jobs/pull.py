@@ -38,5 +38,5 @@ def pull(
       fleet pull --what model,logs
     """
     with session(resolve_fleet(fleet), output) as run:
-        request = PullRequest(run.fleet, one_job(job, same_job), to, worker, kinds)
-        (pull_all if every else pull_results)(request, run.services, run.sink)
+        request = PullRequest(one_job(job, same_job), to, worker, kinds)
+        (pull_all if every else pull_results)(run.find_fleet(), request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.cli.application import WithJobs, command
@@ -12,18 +12,16 @@ from fleet.cli.rerun import split_train
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Level, Note, ReportWritten, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import open_some
-from fleet.jobs.capsules import Collected, repeat, store_capsule
-from fleet.jobs.collection import collect_record
+from fleet.fleets.agents import ExistingFleet
+from fleet.jobs.capsules import store_capsule
+from fleet.jobs.collection import collect_record, slot_agents
 from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
-from fleet.jobs.results import Survey, survey_job
+from fleet.jobs.results import StoredJobs, Survey, survey_job
+from fleet.remote.client import AgentClient
 from fleet.reports.capsule import is_capsule
 from fleet.reports.page import CAPSULE_SUFFIX, Measure, is_page, measure, render
 from fleet.reports.record import LARGEST, JobRecord, decode_record
 from fleet.results.target import job_of, read_description
-from fleet.services import Services
-from fleet.state import TrainCommand
 from fleet.steps import Again, Step
 from train.agent.files.disk import write_atomic
 
@@ -57,67 +55,62 @@ def _page_of(to: str, job: str) -> Path:
 
 
 def _report_hosts(
-    reference: str, to: str, fleet: str, services: Services, sink: Sink, *, with_capsule: bool
+    reference: str, to: str, fleet: ExistingFleet, *, with_capsule: bool
 ) -> tuple[ReportWritten, Survey]:
     """Write the page of a job that the hosts store, and its capsule."""
-    directory, record = services.store.need(fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, services, sink)) as (clients, unreached):
-        stored = survey_job(reference, clients, directory, unreached)
-        job = stored.select(reference, fleet)
+    sink = fleet.sink
+    with fleet.open_some() as (clients, unreached):
+        stored = survey_job(reference, clients, fleet.directory, unreached)
+        job = stored.select(reference, fleet.name)
         page = _page_of(to, job.job)
-        described = collect_record(job, record, clients, directory.key, services.clock())
+        record = collect_record(job, fleet, clients)
+        measures: list[Measure] = []
         with tempfile.TemporaryDirectory(prefix="fleet-report-") as scratch:
             results = Path(scratch) / job.job
-            measures: list[Measure] = []
             try:
                 if not copy_named(job, clients, results, _TELEMETRY):
                     sink.emit(Note("the report lacks the telemetry of some hosts", Level.WARNING))
-                measures = measure(results, [task.task for task in described.tasks])
+                measures = measure(results, [task.task for task in record.tasks])
             except FleetError as error:
                 sink.emit(Note(f"the report has no telemetry: {error.message}", Level.WARNING))
-            capsule: Path | None = None
-            if with_capsule:
-                collected = Collected(job, clients, directory.key, described, Path(scratch))
-                described, capsule = _write_capsule(page, collected, directory.commands(), sink)
-        written = _write(page, described, measures)
+        capsule: Path | None = None
+        if with_capsule:
+            with slot_agents(job, clients, fleet.directory.key) as slots:
+                record, capsule = _write_capsule(page, job, slots, record, fleet)
+        written = _write(page, record, measures)
         if capsule is not None:
             written = written._replace(capsule=str(capsule), capsule_size=capsule.stat().st_size)
         return written, stored
 
 
 def _write_capsule(
-    page: Path, collected: Collected, commands: Mapping[str, TrainCommand], sink: Sink
+    page: Path, job: StoredJobs, slots: Sequence[AgentClient], record: JobRecord, fleet: ExistingFleet
 ) -> tuple[JobRecord, Path | None]:
     """Write the capsule of a job next to its page; return its description, and the capsule if there is one."""
-    path = page.with_name(page.name.removesuffix(page.suffix) + CAPSULE_SUFFIX)
-    job = collected.job.job
+    path, commands = page.with_name(page.name.removesuffix(page.suffix) + CAPSULE_SUFFIX), fleet.directory.commands()
     try:
         if path.exists() and not is_capsule(path):
             raise NotReadyError(f"{str(path)!r} exists, and is not a capsule")
-        if job not in commands:
-            raise NotReadyError(f"job {job} was not started from this computer, so its command is unknown")
-        command = commands[job]
-        options, notes = repeat(command, split_train(command.options))
-        described = store_capsule(path, collected, command, options)
+        if job.job not in commands:
+            raise NotReadyError(f"job {job.job} was not started from this computer, so its command is unknown")
+        command = commands[job.job]
+        described, notes = store_capsule(path, job, slots, record, command, split_train(command.options))
     except FleetError as error:
-        sink.emit(Note(f"no capsule was written: {error.message}", Level.WARNING))
-        return collected.record, None
+        fleet.sink.emit(Note(f"no capsule was written: {error.message}", Level.WARNING))
+        return record, None
     for text in notes:
-        sink.emit(Note(text, Level.WARNING))
+        fleet.sink.emit(Note(text, Level.WARNING))
     return described, path
 
 
 def _from_results(results: Path, sink: Sink) -> tuple[JobRecord, list[Measure]]:
     data = read_description(results, LARGEST)
-    record = JobRecord(job_of(results) or "", "")
     try:
-        record = decode_record(data) if data is not None else record
+        record = decode_record(data or b"")
     except ValueError:
-        data = None
-    if data is None:
         note = "only the telemetry is known: the results were copied by an earlier version, or are damaged"
         sink.emit(Note(note, Level.WARNING))
-        record = record._replace(notes=[note])
+        record = JobRecord(job_of(results) or "", "", notes=[note])
     return record, measure(results, [task.task for task in record.tasks])
 
 
@@ -168,7 +161,7 @@ def report(
             record, measures = _from_results(results, run.sink)
             written = _write(_page_of(to, record.job), record, measures)
         else:
-            written, survey = _report_hosts(reference, to, run.fleet, run.services, run.sink, with_capsule=capsule)
+            written, survey = _report_hosts(reference, to, run.find_fleet(), with_capsule=capsule)
         run.emit(written)
         if survey is not None:
             raise_if_silent(survey)

@@ -7,10 +7,10 @@ from fleet.cli.options import FLEET, GRACE, JOB, OUTPUT, SAME_JOB, Output, one_j
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import NotFoundError, explain_interrupt
 from fleet.events import Level, Note
-from fleet.fleets.access import Access
-from fleet.fleets.agents import newest_reports, open_some, stop_everywhere
+from fleet.fleets.agents import newest_reports, stop_everywhere
 from fleet.jobs.queue import announce_next, read_reports
-from fleet.jobs.resume import resume_step
+from fleet.jobs.results import survey_agents
+from fleet.jobs.resume import is_resumable
 from fleet.jobs.selection import select_reported
 from fleet.remote.fanout import raise_failures
 from fleet.steps import Again, Step
@@ -29,10 +29,9 @@ def stop(
     """
     reference = one_job(job, same_job)
     with session(resolve_fleet(fleet), output) as run:
-        directory, record = run.services.store.need(run.fleet)
-        access = Access(record.spec, run.services, run.sink)
-        with open_some(record.slots, directory.key, access) as (clients, unreached):
-            newest = newest_reports(clients, select_reported(reference, run.fleet), record.last_job)
+        existing = run.find_fleet()
+        with existing.open_some(existing.record.slots) as (clients, unreached):
+            newest = newest_reports(clients, select_reported(reference, run.fleet), existing.record.last_job)
             reports = newest.by_host
             if not reports:
                 raise NotFoundError(f"no job has run on fleet {run.fleet!r}", next_steps=[Step("status")])
@@ -48,7 +47,7 @@ def stop(
             interrupted = f"fleet stop was interrupted; job {stopped_job} may still run"
             with explain_interrupt(interrupted, Again({}), Step("status")):
                 stopped = raise_failures(stop_everywhere(with_job, stopped_job, grace), "stop the job")
-            step = resume_step(stopped_job, with_job, directory)
+            survey = survey_agents(with_job, existing.directory, [stopped_job])
         raise_failures([*unreached, *newest.failed], "stop the job where it may still run")
         if any(answer.running for answer in stopped):
             killed = sum(answer.killed for answer in stopped)
@@ -56,6 +55,7 @@ def stop(
             run.note(f"job {stopped_job} is stopped on all hosts{how}")
         else:
             run.note(f"job {stopped_job} had already ended")
-        if step is not None:
-            run.note(f"to continue from its newest checkpoint: `{step.text(run.fleet)}`")
+        if is_resumable(survey.find(stopped_job), existing.directory):
+            resume = Step("train", "--resume", stopped_job).text(run.fleet)
+            run.note(f"to continue from its newest checkpoint: `{resume}`")
         announce_next(before, stopped_job, run.fleet, run.sink)

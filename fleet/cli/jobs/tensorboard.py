@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 import webbrowser
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,14 +22,12 @@ from fleet.cli.options import FLEET, JOB, OUTPUT, SAME_JOB, Output, one_job, opt
 from fleet.cli.runtime import Session, resolve_fleet, session
 from fleet.errors import FleetError, NotReadyError, UsageError
 from fleet.events import Level, Note, TensorboardStarted
-from fleet.fleets.access import Access
 from fleet.fleets.agents import open_some
 from fleet.jobs.pull import copy_named, find_pulled, raise_if_silent
 from fleet.jobs.results import StoredJobs, survey_agents, survey_job
 from fleet.remote.client import AgentClient
 from fleet.results.runs import NAMES, Runs
 from fleet.results.target import job_of
-from fleet.state import FleetDirectory
 from fleet.steps import Shell, Step
 
 _SYNC_S = 5.0
@@ -146,57 +143,44 @@ class _Page:
             yield process
 
 
-@dataclass
-class _Copy:
-    """A copy of the event files and the telemetry of a job."""
-
-    job: StoredJobs
-    directory: Path
-    fingerprint: str = ""
-
-    def renew(self, clients: Sequence[AgentClient], directory: FleetDirectory) -> None:
-        """Ask the hosts for the job, and copy what is new.
-
-        Raises:
-            FleetError: a host failed.
-        """
-        stored = survey_agents(clients, directory, [self.job.job])
-        raise_if_silent(stored)
-        self.job = stored.find(self.job.job) or self.job
-        self.update(clients)
-
-    def update(self, clients: Sequence[AgentClient]) -> None:
-        """Copy what is new.
-
-        Raises:
-            FleetError: every host failed.
-        """
-        fingerprint = " ".join(task.stored.fingerprint for task in self.job.tasks)
-        if fingerprint != self.fingerprint and fingerprint.strip():
-            is_complete = copy_named(self.job, clients, self.directory, NAMES)
-            self.fingerprint = fingerprint if is_complete else ""
-
-
 def _show_live(reference: str, scratch: Path, port: int, run: Session, *, opens: bool) -> None:
     """Show a job of the fleet, and copy what its tasks add, with a new connection after each failure."""
-    directory, record = run.services.store.need(run.fleet)
-    with open_some(record.hosts, directory.key, Access(record.spec, run.services, run.sink)) as (clients, unreached):
-        job = survey_job(reference, clients, directory, unreached).select(reference, run.fleet)
-        copy = _Copy(job, scratch / "results")
-        copy.update(clients)
-    page, pause_s = _Page(copy.directory, scratch, run), 0.0
+    fleet, results = run.find_fleet(), scratch / "results"
+    with fleet.open_some() as (clients, unreached):
+        job = survey_job(reference, clients, fleet.directory, unreached).select(reference, run.fleet)
+        copied = _copy_new(job, clients, results, "")
+    page, pause_s = _Page(results, scratch, run), 0.0
     page.refresh(running=job.is_running)
     with page.serve(job.job, "", port, opens=opens) as process:
         while not _has_ended(process, pause_s):
             pause_s = _RETRY_S
-            if copy.job.is_running:
-                try:
-                    with open_some(record.hosts, directory.key, sink=run.sink) as (clients, _):
-                        while copy.job.is_running and not _has_ended(process):
-                            copy.renew(clients, directory)
-                            page.refresh(running=copy.job.is_running)
-                except FleetError as error:
-                    run.emit(Note(f"the curves are not up to date: {error.message}", Level.WARNING))
+            if not job.is_running:
+                continue
+            try:
+                with open_some(fleet.record.hosts, fleet.directory.key, sink=run.sink) as (clients, _):
+                    while job.is_running and not _has_ended(process):
+                        stored = survey_agents(clients, fleet.directory, [job.job])
+                        raise_if_silent(stored)
+                        job = stored.find(job.job) or job
+                        copied = _copy_new(job, clients, results, copied)
+                        page.refresh(running=job.is_running)
+            except FleetError as error:
+                run.emit(Note(f"the curves are not up to date: {error.message}", Level.WARNING))
+
+
+def _copy_new(job: StoredJobs, clients: Sequence[AgentClient], results: Path, copied: str) -> str:
+    """Copy the event files and the telemetry of a job if they are not those of the fingerprint `copied`.
+
+    Returns:
+        The fingerprint of the copy; empty: it is not complete.
+
+    Raises:
+        FleetError: every host failed.
+    """
+    fingerprint = " ".join(task.stored.fingerprint for task in job.tasks)
+    if fingerprint == copied or not fingerprint.strip():
+        return copied
+    return fingerprint if copy_named(job, clients, results, NAMES) else ""
 
 
 def _has_ended(process: subprocess.Popen[bytes], timeout_s: float = _SYNC_S) -> bool:

@@ -19,9 +19,9 @@ from fleet.cli.rerun import REPEATED, Repeated, find_remembered, remembered, run
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, NotReadyError
 from fleet.events import Note, PushProgress, Sink, TaskPlanned, TaskPrepared
-from fleet.fleets.agents import call_all, call_each, fleet_opened, running_job, stop_everywhere
+from fleet.fleets.agents import ExistingFleet, call_all, call_each, running_job, stop_everywhere
 from fleet.fleets.instances import check_lifetime
-from fleet.fleets.repair import ExistingFleet, gpu_share, open_whole, repairing
+from fleet.fleets.repair import gpu_share, open_whole, repairing
 from fleet.interrupts import defer_interrupts
 from fleet.jobs import policy as policies
 from fleet.jobs import program as programs
@@ -32,7 +32,7 @@ from fleet.jobs.following.outcome import outcome_or_raise
 from fleet.jobs.pull import PullRequest, pull_results, warning_of
 from fleet.jobs.queue import conflict, find_place, queued_event
 from fleet.jobs.results import report_results
-from fleet.jobs.resume import Origin, find_origin, is_resumable
+from fleet.jobs.resume import find_origin, is_resumable
 from fleet.jobs.selection import check_job_name, job_id
 from fleet.jobs.tasks import TaskTypes, assign, check_task_types, success, with_added
 from fleet.remote.client import AgentClient
@@ -41,7 +41,7 @@ from fleet.remote.publication import started
 from fleet.remote.quoting import show_command
 from fleet.results.target import check_new
 from fleet.services import Services
-from fleet.state import FleetDirectory, FleetRecord, TrainCommand
+from fleet.state import FleetRecord, TrainCommand
 from fleet.steps import Again, Step
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders, tf_config
@@ -115,10 +115,10 @@ def _make_training(request: TrainRequest, services: Services, sink: Sink) -> _Tr
     """Return the job, checked as far as possible without its hosts; only a job to continue is read from them."""
     check_job_name(request.name)
     if request.pull:
-        check_new(_absolute(request.pull), "--pull")
+        check_new(Path(request.pull).expanduser().absolute(), "--pull")
     located = programs.find(request)
-    directory, record = services.store.need(request.fleet)
-    options = record.spec.options
+    fleet = ExistingFleet.find(request.fleet, services, sink, "train")
+    options = fleet.record.spec.options
     policy = policies.on_fleet(
         request.policy._replace(idle_timeout_s=float(options.idle_timeout_s)),
         spot=options.spot,
@@ -127,44 +127,34 @@ def _make_training(request: TrainRequest, services: Services, sink: Sink) -> _Tr
     )
     env = {**options.variables, **request.env}
     request = replace(request, arguments=located.arguments, policy=policy, env=env)
-    check_lifetime(record, request.grace_s, services, sink)
-    record = _assign_slots(request, directory, record)
+    check_lifetime(fleet.record, request.grace_s, services, sink)
+    fleet = replace(fleet, record=_assign_slots(request, fleet))
     if not request.task_types.has_servers:
-        programs.refuse_without_servers(located.entry, len(record.hosts))
-    origin: Origin | None = None
+        programs.refuse_without_servers(located.entry, len(fleet.record.hosts))
+    origin: tuple[records.Resumption, str] | None = None
     if request.resume is not None:
         policies.check_replicated("--resume", request.replication)
-        origin = find_origin(request.resume, record, directory, services, sink)
+        origin = find_origin(request.resume, fleet)
     program = programs.collect(located, services, env.get("PYTHONPATH", ""))
-    return _Training(request, program, ExistingFleet(record, directory, services, "train"), origin, sink)
+    return _Training(request, program, fleet, origin)
 
 
-def _absolute(path: str) -> Path:
-    return Path(path).expanduser().absolute()
-
-
-def _assign_slots(request: TrainRequest, directory: FleetDirectory, record: FleetRecord) -> FleetRecord:
+def _assign_slots(request: TrainRequest, fleet: ExistingFleet) -> FleetRecord:
     """Return the fleet with as many slots per host as the job requires.
 
     Raises:
         UsageError: the task types or the policy do not fit.
         NotReadyError: a running job has a different number of slots per host.
     """
-    types = request.task_types
-    policies.check_growth(request.policy.max_workers, record.spec.options, request.replication)
+    types, record, policy = request.task_types, fleet.record, request.policy
+    policies.check_growth(policy.max_workers, record.spec.options, request.replication)
     check_task_types(types, hosts=len(record.hosts), spares=request.spares)
     placed = replace(record, tasks_per_host=types.tasks_per_host)
-    policies.check_policy(
-        request.policy,
-        spares=request.spares,
-        hosts=len(placed.slots),
-        link_timeout_s=request.link_timeout_s,
-        others=types.others,
-    )
-    if record.last_job and record.tasks_per_host != types.tasks_per_host and not request.dry_run:
-        job = running_job(record, directory.key)
-        if job:
-            raise conflict(job, record, is_queued=request.after is not None)
+    slots, link_s = len(placed.slots), request.link_timeout_s
+    policies.check_policy(policy, spares=request.spares, hosts=slots, link_timeout_s=link_s, others=types.others)
+    differs = record.last_job and record.tasks_per_host != types.tasks_per_host and not request.dry_run
+    if differs and (job := running_job(record, fleet.directory.key)):
+        raise conflict(job, record, is_queued=request.after is not None)
     return placed
 
 
@@ -176,41 +166,42 @@ class _Training:
         request: What the user typed, completed by what the fleet requires.
         program: The program of the job.
         fleet: The fleet, with the slots of the job.
-        origin: The checkpoint from which the job continues; None: none.
-        sink: Takes the events.
+        origin: The checkpoint from which the job continues, with its name for users; None: none.
     """
 
     request: TrainRequest
     program: programs.Program
     fleet: ExistingFleet
-    origin: Origin | None
-    sink: Sink
+    origin: tuple[records.Resumption, str] | None
 
     def run(self, started_jobs: list[str]) -> str:
         """Start the job and follow it; append it to `started_jobs` as soon as it runs."""
-        directory, services, shown = self.fleet.directory, self.fleet.services, programs.shown(self.program.entry)
+        request, directory, services = self.request, self.fleet.directory, self.fleet.services
+        shown = programs.shown(self.program.entry)
         with contextlib.ExitStack() as stack:
             lock = stack.enter_context(contextlib.ExitStack())
-            lock.enter_context(services.store.lock(self.request.fleet, f"train {shown}"))
+            lock.enter_context(services.store.lock(request.fleet, f"train {shown}"))
             self._announce()
-            record, clients = stack.enter_context(open_whole(self.fleet, self.sink))
+            record, clients = stack.enter_context(open_whole(self.fleet))
             job = job_id(services.clock())
-            self.request = replace(self.request, after=find_place(self.request.after, clients, record, self.sink))
+            after = find_place(request.after, clients, record, self.fleet.sink)
+            self.request = request = replace(request, after=after)
             commits = self._plan(job, record, clients)
-            if self.request.dry_run:
+            if request.dry_run:
                 self._show(record, commits)
                 return ""
-            record = replace(record, last_job=job, last_script=shown)
+            self.fleet = replace(self.fleet, record=replace(record, last_job=job, last_script=shown))
             with defer_interrupts():
-                pull_to = str(_absolute(self.request.pull)) if self.request.pull else ""
-                commit_all(clients, commits, self.request.grace_s, directory, record, pull_to)
-                if self.request.command_line is not None:
-                    directory.note_command(job, self.request.command_line)
+                commit_all(clients, commits, self.fleet, request.pull)
+                if request.command_line is not None:
+                    directory.note_command(job, request.command_line)
                 directory.note_results(job, legacy_keras=commits[0].env.get(keras.VARIABLE) == "1")
                 started_jobs.append(job)
             lock.close()
-            self.fleet = replace(self.fleet, record=record)
             return self._follow(clients, commits[0])
+
+    def _note(self, text: str) -> None:
+        self.fleet.sink.emit(Note(text))
 
     def _announce(self) -> None:
         """Report on which fleet the job is to run, what its upload leaves out, and where it continues.
@@ -219,15 +210,15 @@ class _Training:
             NotFoundError: `fleet down` deleted the fleet before the lock was acquired.
             NotReadyError: `fleet up` changed its hosts.
         """
-        record, services = self.fleet.record, self.fleet.services
-        if services.store.need(record.spec.name)[1].hosts != record.hosts:
+        fleet = self.fleet
+        if fleet.services.store.need(fleet.name)[1].hosts != fleet.record.hosts:
             raise NotReadyError("the fleet was changed meanwhile; nothing was started", next_steps=[Again({})])
-        self.sink.emit(fleet_opened(record, self.fleet.directory, services.clock()))
-        notes = list(self.program.bundle.notes)
+        fleet.announce()
+        for text in self.program.bundle.notes:
+            self._note(text)
         if self.origin is not None:
-            notes.append(f"continuing from checkpoint {self.origin.name} of job {self.origin.resumption.job}")
-        for text in notes:
-            self.sink.emit(Note(text))
+            resumption, checkpoint = self.origin
+            self._note(f"continuing from checkpoint {checkpoint} of job {resumption.job}")
 
     def _plan(self, job: str, record: FleetRecord, clients: Sequence[AgentClient]) -> list[records.Commit]:
         """Prepare the hosts, choose Keras, and warn about likely failures; return the commit of each slot."""
@@ -235,39 +226,38 @@ class _Training:
         prepared = self._prepare(job, record, clients)
         first = len(prepared) - request.spares
         choice = programs.choose_keras(program.entry, request, prepared[:first], prepared[first:])
+        if choice.note:
+            self._note(choice.note)
         for note in (
-            *([Note(choice.note)] if choice.note else []),
             *programs.warnings(program, prepared[:first], request.terms),
             *programs.warn_of_defaults(request, program.entry, first, request.command_line),
         ):
-            self.sink.emit(note)
+            self.fleet.sink.emit(note)
         return self._commits(job, record, prepared, {**choice.env, **request.env})
 
     def _prepare(self, job: str, record: FleetRecord, clients: Sequence[AgentClient]) -> list[records.Prepared]:
-        program, dry_run = self.program, self.request.dry_run
+        program, dry_run, sink = self.program, self.request.dry_run, self.fleet.sink
         to_install = program
         if dry_run and program.requirements is not None:
-            self.sink.emit(Note("packages are not installed in a dry run; versions are shown without them"))
+            self._note("packages are not installed in a dry run; versions are shown without them")
             to_install = replace(program, requirements=None)
-        pythons = programs.install_for(to_install, record.spec, clients, self.sink)
+        pythons = programs.install_for(to_install, record.spec, clients, sink)
 
         def prepare_host(client: AgentClient) -> records.Prepared:
-            host = client.host
-            to_prepare = programs.preparation(
-                program, record.spec.name, host, job, pythons[host.name], dry_run=dry_run
-            )
+            host, fleet = client.host, self.fleet.name
+            to_prepare = programs.preparation(program, fleet, host, job, pythons[host.name], dry_run=dry_run)
             return client.prepare(
                 to_prepare._replace(after=self.request.after or ""),
                 program.bundle,
-                lambda *counts: self.sink.emit(PushProgress(host.name, *counts)),
+                lambda *counts: sink.emit(PushProgress(host.name, *counts)),
             )
 
         prepared = call_all(clients, prepare_host, "prepare the job")
         for item in prepared:
             gpus, member = tuple(gpu.name for gpu in item.gpus), item.member
-            self.sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
+            sink.emit(TaskPrepared(member.slot, endpoint(member.address, member.port), item.versions, gpus))
         for note in version_notes(self.request.repeated_versions, prepared):
-            self.sink.emit(note)
+            sink.emit(note)
         return prepared
 
     def _commits(
@@ -277,12 +267,11 @@ class _Training:
         tasks = assign(types, len(prepared), request.spares)
         workers = len(prepared) - request.spares - types.others
         slots, given = types.tasks_per_host, {*env, *request.secrets}
+        members = [item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)]
         common = records.Commit(
             job=job,
             slot="",
-            members=records.SharedList(
-                item.member._replace(task=task) for item, task in zip(prepared, tasks, strict=True)
-            ),
+            members=records.SharedList(members),
             secret=secrets.token_hex(32),
             requirements=program.requirements.text if program.requirements else "",
             constraints=program.requirements.constraints if program.requirements else "",
@@ -295,7 +284,7 @@ class _Training:
             replication=request.replication,
             name=programs.shown(program.entry),
             preemption_notices=policies.preemption_notices(options),
-            resume=self.origin.resumption if self.origin else None,
+            resume=self.origin[0] if self.origin else None,
             job_name=request.name,
             arguments=list(request.arguments),
             code_sha256=program.bundle.digest,
@@ -319,15 +308,15 @@ class _Training:
         for member, commit, host in zip(commits[0].members, commits, record.slots, strict=True):
             task, words = member.task, commit.command
             words = expand_placeholders(words, members, task, commit.attempt) if task else words
-            config = tf_config(members, task) if task else ""
-            self.sink.emit(TaskPlanned(task, member.slot, host.address, config, show_command(words), commit.env))
+            config, command = tf_config(members, task) if task else "", show_command(words)
+            self.fleet.sink.emit(TaskPlanned(task, member.slot, host.address, config, command, commit.env))
 
     # --- the running job --------------------------------------------------------------------------------------------
 
     def _follow(self, clients: Sequence[AgentClient], commit: records.Commit) -> str:
         request, fleet, job = self.request, self.fleet, commit.job
         event = started(commit, fleet.services.clock())
-        self.sink.emit(queued_event(event, commit.after) if commit.after else event)
+        fleet.sink.emit(queued_event(event, commit.after) if commit.after else event)
         followed = Followed(
             directory=fleet.directory,
             record=fleet.record,
@@ -341,27 +330,23 @@ class _Training:
             starts=event if commit.after else None,
         )
         if not request.detach:
-            with repairing(fleet, self.sink, request.policy.host_timeout_s) as repairer:
-                ended = follow(replace(followed, repairer=repairer), self.sink)
+            with repairing(fleet, request.policy.host_timeout_s) as repairer:
+                ended = follow(replace(followed, repairer=repairer), fleet.sink)
             if ended.result is not None:
                 fleet.directory.note_results(job, log_shown=ended.shown)
             return self._finish(job, clients, ended)
         if commit.after:
-            self.sink.emit(Note(f"follow it with `{self._text('logs', '-f', '--job', job)}`"))
+            self._note(f"follow it with `{Step('logs', '-f', '--job', job).text(fleet.name)}`")
         else:
-            ended = until_running(replace(followed, logs=False, unread=lambda: False), self.sink)
+            ended = until_running(replace(followed, logs=False, unread=lambda: False), fleet.sink)
             if ended.result is not None:
                 return self._finish(job, clients, ended)
-            follow_it, stop_it = self._text("logs", "-f"), self._text("stop")
-            self.sink.emit(Note(f"job {job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`"))
+            follow_it, stop_it = Step("logs", "-f").text(fleet.name), Step("stop").text(fleet.name)
+            self._note(f"job {job} is running; follow it with `{follow_it}`, stop it with `{stop_it}`")
         if request.pull:
-            pull = self._text("pull", job)
-            text = f"when it has ended, `{pull}` or the next command copies its results to {request.pull}"
-            self.sink.emit(Note(text))
+            pull = Step("pull", job).text(fleet.name)
+            self._note(f"when it has ended, `{pull}` or the next command copies its results to {request.pull}")
         return job
-
-    def _text(self, *words: str) -> str:
-        return Step(*words).text(self.request.fleet)
 
     def _finish(self, job: str, clients: Sequence[AgentClient], ended: Ended) -> str:
         """Report the results of a job that has ended, or copy them if this was requested.
@@ -374,18 +359,18 @@ class _Training:
         failed: FleetError | None = None
         if ended.result is not None:
             with with_added(clients, fleet.record, fleet.directory) as everyone:
-                stored = report_results(fleet.record, fleet.directory, job, everyone, self.sink)
+                stored = report_results(fleet, job, everyone)
             ended = replace(ended, resumable=is_resumable(stored, fleet.directory))
             if request.pull:
                 try:
-                    pull_results(PullRequest(request.fleet, job), fleet.services, self.sink)
+                    pull_results(ExistingFleet.find(fleet.name, fleet.services, fleet.sink), PullRequest(job))
                 except FleetError as error:
                     failed = error
         try:
             outcome_or_raise(ended)
         except FleetError as error:
             if failed is not None:
-                self.sink.emit(warning_of(job, request.fleet, failed))
+                fleet.sink.emit(warning_of(job, fleet.name, failed))
             if request.command_line is not None and not request.repeated_versions:
                 entry, typed = self.program.entry, request.command_line
                 programs.add_next_steps(error, request, entry, ended.verdict, typed)
@@ -396,12 +381,7 @@ class _Training:
 
 
 def commit_all(
-    clients: Sequence[AgentClient],
-    commits: Sequence[records.Commit],
-    grace_s: float,
-    directory: FleetDirectory,
-    record: FleetRecord,
-    pull_to: str,
+    clients: Sequence[AgentClient], commits: Sequence[records.Commit], fleet: ExistingFleet, pull_to: str
 ) -> None:
     """Record the job and the requested pull, and commit on all hosts; if one cannot, stop the others again.
 
@@ -410,45 +390,35 @@ def commit_all(
     Args:
         clients: The agents.
         commits: The commit of each.
-        grace_s: Seconds until tasks that are stopped again are killed.
-        directory: Files of the fleet.
-        record: The fleet with the new job.
+        fleet: The fleet with the new job.
         pull_to: Directory for the results; empty: none.
 
     Raises:
         FleetError: a host did not accept the commit; nothing runs, and the job is not recorded.
     """
+    directory, job = fleet.directory, commits[0].job
     before = directory.read()
-    directory.write(record)
-    corrected = _correct_clocks(clients, commits)
-    by_host = dict(zip((client.host.name for client in clients), corrected, strict=True))
+    directory.write(fleet.record)
     if pull_to:
-        directory.note_results(commits[0].job, pull_to=pull_to)
+        directory.note_results(job, pull_to=str(Path(pull_to).expanduser().absolute()))
+    # The clocks are measured once, before the job starts: the order of its output is the same on each call.
+    answers = call_each(clients, lambda client: client.read_clock())
+    ahead = corrections({answer.host.name: answer.value for answer in answers if answer.value is not None})
+    by_host = {client.host.name: commit for client, commit in zip(clients, commits, strict=True)}
     try:
-        call_all(clients, lambda client: client.commit(by_host[client.host.name]), "start the job")
+        call_all(
+            clients,
+            lambda client: client.commit(
+                by_host[client.host.name]._replace(clock_correction_s=ahead.get(client.host.name, 0.0))
+            ),
+            "start the job",
+        )
     except FleetError:
-        directory.forget_pull(commits[0].job)
-        stop_everywhere(clients, commits[0].job, grace_s)
+        directory.forget_pull(job)
+        stop_everywhere(clients, job, commits[0].grace_s)
         if before is not None:
             directory.write(before)
         raise
-
-
-def _correct_clocks(clients: Sequence[AgentClient], commits: Sequence[records.Commit]) -> list[records.Commit]:
-    """Return the commits with the correction of each host's clock; a host that fails is not corrected.
-
-    They are measured once, before the job starts: the order of its output is the same on each call.
-    """
-    readings = {
-        outcome.host.name: outcome.value
-        for outcome in call_each(clients, lambda client: client.read_clock())
-        if outcome.value is not None
-    }
-    by_host = corrections(readings)
-    return [
-        commit._replace(clock_correction_s=by_host.get(client.host.name, 0.0))
-        for client, commit in zip(clients, commits, strict=True)
-    ]
 
 
 _DEFAULTS = Policy()

@@ -122,7 +122,7 @@ def test_the_typed_command_is_repeated_with_changes(
 def test_an_interrupted_command_reports_that_it_changed_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, place: str, message: str
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(place, interrupted)

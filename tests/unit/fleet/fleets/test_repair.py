@@ -8,7 +8,8 @@ import pytest
 
 from fleet.events import InstanceChanged, Note
 from fleet.fleets import repair
-from fleet.fleets.repair import ExistingFleet, Repairer, repair_fleet
+from fleet.fleets.agents import ExistingFleet
+from fleet.fleets.repair import Repairer, repair_fleet
 from fleet.state import FleetRecord
 from provision.gce.options import GceOptions
 from provision.model import FleetSpec
@@ -37,7 +38,7 @@ def fleet(world: World, monkeypatch: pytest.MonkeyPatch) -> ExistingFleet:
     monkeypatch.setattr(repair, "rejoin", lambda *_: [])
     monkeypatch.setattr(repair, "FIRST_PROBE_S", 0.01)
     monkeypatch.setattr(repair, "LONGEST_PAUSE_S", 0.02)
-    return ExistingFleet(record, directory, world.services(), "logs")
+    return ExistingFleet(record, directory, world.services(), world.sink, "logs")
 
 
 def notes(world: World) -> list[str]:
@@ -45,7 +46,7 @@ def notes(world: World) -> list[str]:
 
 
 def test_only_lost_instances_are_replaced(world: World, fleet: ExistingFleet) -> None:
-    record = repair_fleet(fleet, world.sink)
+    record = repair_fleet(fleet)
     assert world.cloud.calls == ["create"]
     assert notes(world) == ["worker-1 was preempted at 12:03:10; it is being replaced"]
     assert InstanceChanged("worker-1", "ready", done=True) in world.sink.events
@@ -58,7 +59,7 @@ def test_only_lost_instances_are_replaced(world: World, fleet: ExistingFleet) ->
 def test_capacity_is_requested_again_and_reported_once(world: World, fleet: ExistingFleet) -> None:
     world.cloud.failures = [ProviderError(ErrorKind.CAPACITY, "No zone gave 1 instance") for _ in range(3)]
     lost = fleet.record.hosts[1]
-    with Repairer(fleet, world.sink, 60.0) as repairer:
+    with Repairer(fleet, 60.0) as repairer:
         repairer.lost("worker-1")
         wait_for("a new host", lambda: repairer.where(lost).address == "10.0.0.9")
         repairer.back("worker-1")
@@ -77,7 +78,7 @@ def test_what_cannot_be_replaced_is_given_up(
     kind: ErrorKind, patience_s: float, end: str, world: World, fleet: ExistingFleet
 ) -> None:
     world.cloud.failures = [ProviderError(kind, "--max-cost $5.00 is used") for _ in range(1000)]
-    with Repairer(fleet, world.sink, patience_s) as repairer:
+    with Repairer(fleet, patience_s) as repairer:
         repairer.lost("worker-1")
         wait_for("the end of it", lambda: end in notes(world))
         calls = len(world.cloud.calls)

@@ -11,10 +11,12 @@ import pytest
 
 from fleet.cli.jobs.train import commit_all
 from fleet.errors import NotReadyError, UnreachableError
+from fleet.fleets.agents import ExistingFleet
 from fleet.remote.client import AgentClient
+from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, Store
 from provision.model import FleetSpec, Host
-from tests.unit.fleet.clouds import NOW, host
+from tests.unit.fleet.clouds import NOW, Kept, host
 from train.agent.protocol.records import Commit, Committed, Stop, Stopped
 
 
@@ -47,7 +49,8 @@ def directory(tmp_path: Path) -> FleetDirectory:
 
 def commit(directory: FleetDirectory, client: Client, record: FleetRecord) -> None:
     order = Commit("job", "worker-0", [], "", ["true"], {}, {})
-    commit_all([cast(AgentClient, client)], [order], 1.0, directory, record, "")
+    services = Services(Store(directory.path), lambda _: True)
+    commit_all([cast(AgentClient, client)], [order], ExistingFleet(record, directory, services, Kept()), "")
 
 
 def test_the_slots_of_a_job_are_recorded_when_its_tasks_start(directory: FleetDirectory) -> None:
