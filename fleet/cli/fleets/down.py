@@ -70,8 +70,8 @@ def _delete_fleet(name: str, services: Services, sink: Sink) -> None:
             sink.emit(Note(f"fleet {name!r} does not exist: nothing to delete"))
             return
         external, kept, silent = spec.options.existing, Kept(), list[str]()
-        known = record or FleetRecord(spec, services.clock())
-        fleet = ExistingFleet(known, directory, services, sink, kept=kept if external else None)
+        stored = record or FleetRecord(spec, services.clock())
+        fleet = ExistingFleet(stored, directory, services, sink, kept=kept if external else None)
         try:
             _confirm(fleet, instances, is_lost=record is None)
             if external:
@@ -90,7 +90,7 @@ def _delete_fleet(name: str, services: Services, sink: Sink) -> None:
         raise FleetError(resources, next_steps=[Step("down")])
     directory.delete()
     now = services.clock()
-    began = min((interval.start for interval in billed), default=known.created_at)
+    began = min((interval.start for interval in billed), default=stored.created_at)
     sink.emit(
         FleetDown(
             name,
@@ -126,7 +126,7 @@ def _confirm(fleet: ExistingFleet, instances: Sequence[Instance], *, is_lost: bo
     Args:
         fleet: The fleet.
         instances: Its instances.
-        is_lost: Its record is lost: nothing is known about its results.
+        is_lost: Its record is lost: nothing is stored about its results.
 
     Raises:
         UsageError: something would be lost, and confirmation requires a terminal.
