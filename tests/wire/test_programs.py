@@ -224,11 +224,7 @@ def test_a_project_with_a_lock_runs_in_the_versions_of_the_lock(pair: Program, t
     assert "installing the dependencies of pyproject.toml, in the versions of uv.lock" in ran.err
 
 
-@pytest.mark.parametrize(
-    "read",
-    ["open('data/x.csv')", "__import__('os').listdir('data')", "open('./data/x.csv')"],
-    ids=["file", "dir", "dot"],
-)
+@pytest.mark.parametrize("read", ["__import__('os').listdir('data')", "open('./data/x.csv')"], ids=["dir", "file"])
 def test_data_in_the_current_directory_is_uploaded_by_the_next_line(pair: Program, read: str) -> None:
     pair.script("data/x.csv", "1,2\n")
     pair.script("scripts/task.py", f"import sys\n{read}\nprint('SEEN', sys.argv[1:])\n")
@@ -254,12 +250,11 @@ def test_a_script_that_creates_its_own_cluster_is_reported(pair: Program) -> Non
     ("expression", "expected"),
     [
         ("int(os.environ['PMI_RANK']), os.environ['PMI_SIZE'], sys.argv[1:]", "({rank}, '2', ['a b', '--n'])"),
-        ("os.environ['OMPI_COMM_WORLD_RANK'], os.environ['OMPI_COMM_WORLD_LOCAL_RANK']", "('{rank}', '0')"),
         (
-            "os.environ['RANK'], os.environ['MASTER_ADDR'][:4], os.environ['MASTER_PORT'].isdigit()",
-            "('{rank}', '127.', True)",
+            "os.environ['RANK'], os.environ['MASTER_ADDR'][:4], os.environ['MASTER_PORT'].isdigit(), "
+            "os.environ['OMPI_COMM_WORLD_LOCAL_RANK'], os.environ['SLURM_NODELIST'].count(',')",
+            "('{rank}', '127.', True, '0', 1)",
         ),
-        ("os.environ['SLURM_PROCID'], os.environ['SLURM_NODELIST'].count(',')", "('{rank}', 1)"),
     ],
 )
 def test_the_next_line_sets_the_variables_of_another_launcher(pair: Program, expression: str, expected: str) -> None:
@@ -313,21 +308,19 @@ rank = int(sys.argv[2])
 size = sys.argv[3]
 print("SEEN", (rank, sys.argv[3], note))
 """
+_SCRIPT, _COMMAND = ["job/task.py", "--"], ["--", "python", "job/task.py"]
 
 
 @pytest.mark.parametrize(
-    ("source", "typed", "expected"),
+    ("source", "command", "typed", "expected"),
     [
-        pytest.param(BY_ARGPARSE, ["--note", "a b"], "({rank}, 2, 'a b')", id="argparse"),
-        pytest.param(BY_ABSL, ["--note=a b"], "({rank}, 'worker', 2, 'a b')", id="absl"),
-        pytest.param(BY_ARGV.replace("size", "num_workers"), ["a b"], "({rank}, '2', 'a b')", id="argv"),
+        pytest.param(BY_ARGPARSE, _COMMAND, ["--note", "a b"], "({rank}, 2, 'a b')", id="argparse"),
+        pytest.param(BY_ABSL, _SCRIPT, ["--note=a b"], "({rank}, 'worker', 2, 'a b')", id="absl"),
+        pytest.param(BY_ARGV.replace("size", "num_workers"), _COMMAND, ["a b"], "({rank}, '2', 'a b')", id="argv"),
     ],
 )
-@pytest.mark.parametrize(
-    "command", [["job/task.py", "--"], ["--", "python", "job/task.py"]], ids=["script", "command"]
-)
 def test_the_next_line_passes_the_arguments_that_differ_by_task(
-    pair: Program, command: list[str], source: str, typed: list[str], expected: str
+    pair: Program, source: str, command: list[str], typed: list[str], expected: str
 ) -> None:
     pair.script("job/task.py", source)
     if source == BY_ABSL:  # the hosts have no packages
@@ -429,11 +422,11 @@ def test_the_text_of_sys_exit_is_the_cause(pair: Program) -> None:
 def test_a_script_that_imports_from_its_package_runs_from_the_directory_above(pair: Program, source: str) -> None:
     pair.script("trainer/model.py", "SIZE = 42\n")
     pair.script("trainer/task.py", f"import os\n{source}\nprint('SEEN', SIZE, os.path.exists('trainer'))\n")
-    for workdir in ((), ("--workdir", ".")):
-        ran = pair.run("train", "trainer/task.py", *workdir)
-        assert "trainer/task.py:2 imports from a package of" in ran.err
-        assert "running -m trainer.task there" in ran.err
-        assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["SEEN 42 True"] * 2
+    workdir = ("--workdir", ".") if "trainer" in source else ()
+    ran = pair.run("train", "trainer/task.py", *workdir)
+    assert "trainer/task.py:2 imports from a package of" in ran.err
+    assert "running -m trainer.task there" in ran.err
+    assert [lines_of(ran, f"worker-{i}")[-1] for i in (0, 1)] == ["SEEN 42 True"] * 2
 
 
 def test_check_looks_where_python_looks(pair: Program) -> None:
