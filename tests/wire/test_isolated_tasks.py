@@ -25,11 +25,11 @@ with open(library, "wb") as file:
 with open(library, "rb") as file:
     loaded = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 endpoint = config["cluster"]["worker"][config["task"]["index"]]
-if sys.argv[1] == "together":
+if sys.argv[1] == "together" and config["task"]["index"] == 0:
     server = socket.create_server(("", int(endpoint.rpartition(":")[2])))
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
-if sys.argv[1] == "briefly":
+if sys.argv[1] == "together" and config["task"]["index"] == 1:  # its port was open too briefly to be seen
     print("Started server with target: grpc://" + endpoint, flush=True)
 """
 
@@ -74,7 +74,6 @@ def test_tasks_that_train_alone_are_reported(two: Program, tmp_path: Path) -> No
     ("arguments", "listened"),
     [
         (["task.py", "--", "together"], True),
-        (["task.py", "--", "briefly"], True),
         (["--", "sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.1; done'], None),
     ],
 )
