@@ -7,8 +7,8 @@ The supervisor (train.agent.supervisor.warm) starts this as a program of the fle
 It imports the modules and listens on the socket KEY in the directory. A request has the descriptors of a task's pipes
 and its command, variables, and directory. For each, a guard is forked, which forks the task, answers with its process
 ID, and later with its exit status; if the supervisor disconnects, it kills the task. The task runs the script with
-runpy. If no task can be forked, DIRECTORY/KEY.obstacle has the reason. For Python 3.9 and later; this does nothing if
-it is imported.
+runpy. If no task can be forked, the answer is the reason. For Python 3.9 and later; this does nothing if it is
+imported.
 """
 
 import contextlib
@@ -34,7 +34,6 @@ _CHECK_S = 5.0
 _REQUEST_S = 2.0
 _MOST = 1 << 22  # bytes of a request
 _NOT_RELEASED = 125
-_GPU_DEVICES = ("/dev/nv", "/dev/dri", "/dev/kfd", "/dev/accel")
 
 
 def import_modules(modules: "list[str]") -> str:
@@ -48,10 +47,7 @@ def import_modules(modules: "list[str]") -> str:
         os._exit(0)
     threads = len(os.listdir("/proc/self/task"))
     os.waitpid(pid, 0)
-    if threads > 1:
-        return "its import starts a thread"
-    targets = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
-    return "its import uses a GPU" if any(target.startswith(_GPU_DEVICES) for target in targets) else ""
+    return "its import starts a thread" if threads > 1 else ""
 
 
 def read_times() -> "dict[str, float]":
@@ -76,13 +72,6 @@ def serve(listener: socket.socket, times: "dict[str, float]") -> "socket.socket 
         connection.close()
         used = time.monotonic()
     return None
-
-
-def answer_cold(connection: socket.socket, reason: str) -> "NoReturn":
-    """Answer a request with the reason why its task is not forked."""
-    with contextlib.suppress(OSError):
-        connection.sendall(("cold %s\n" % reason).encode())
-    os._exit(0)
 
 
 def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
@@ -168,21 +157,20 @@ if __name__ == "__main__":
     socket_of_tasks = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     socket_of_tasks.bind(key)  # a socket's path has room for 107 bytes
     obstacle = import_modules(modules)
-    if obstacle:
-        with open(key + ".obstacle", "w") as file:
-            file.write(obstacle)
-        sys.exit()
     names = {name.partition(".")[0] for name in sys.modules}
     socket_of_tasks.listen(16)
     times = read_times()
     supervisor = serve(socket_of_tasks, times)
     if supervisor is not None:
         request, pipes = receive(supervisor)
-        if read_times() != times:
-            answer_cold(supervisor, "the installed packages have changed")
         shadows = names.intersection(name.partition(".")[0] for name in os.listdir(request["path"]))
         if shadows:
-            answer_cold(supervisor, "the script's directory has a module %s" % min(shadows))
+            obstacle = "the script's directory has a module %s" % min(shadows)
+        if read_times() != times:
+            obstacle = "the installed packages have changed"
+        if obstacle:
+            supervisor.sendall(("cold %s\n" % obstacle).encode())
+            os._exit(0)
         task = os.fork()
         if task:
             for pipe in pipes:

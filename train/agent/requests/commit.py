@@ -22,7 +22,7 @@ from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import Commit, Reason, Refusal, Resumption, to_dict
 from train.agent.protocol.wording import signal_name
 from train.agent.requests.prepare import Reservation
-from train.agent.supervisor.attempt import Start
+from train.agent.supervisor.environment import Start
 from train.agent.supervisor.supervisor import Supervisor
 from train.agent.supervisor.watchdog import Watchdog, watch
 

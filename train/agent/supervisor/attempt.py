@@ -6,87 +6,39 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 from train.agent.files.disk import make_scratch, write_atomic
 from train.agent.files.journal import Journal
-from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang import reconciler
 from train.agent.gang.assignment import is_evaluator
-from train.agent.gang.readiness import ReadinessFacts
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
-from train.agent.host.ports import TaskPort, reserve_task_port
-from train.agent.host.processes import Stat, identify, is_marked, read_descendants, read_stat
-from train.agent.host.spawn import Hook, Proof, hook_for, spawn
+from train.agent.host.ports import TaskPort
+from train.agent.host.processes import identify, is_marked
+from train.agent.host.spawn import hook_for, spawn
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
 from train.agent.protocol.cluster import expand_placeholders
 from train.agent.protocol.errors import reason_kind
-from train.agent.protocol.records import NO_REASON, Commit, Exit, Phase, Reason, Record
+from train.agent.protocol.records import NO_REASON, Exit, Phase, Reason, Record
 from train.agent.protocol.session import Credentials
-from train.agent.supervisor.environment import (
-    HostEnvironment,
-    TaskIdentity,
-    checkpoint_directory,
-    task_environment,
-)
+from train.agent.supervisor.environment import Start, TaskIdentity, task_environment
 from train.agent.supervisor.listening import PortWatch
 from train.agent.supervisor.observations import Observations
 from train.agent.supervisor.progress import CPU_FRACTION, ProgressParser, ProgressQueue
-from train.agent.supervisor.task import TaskProcess
-from train.agent.supervisor.warm import WarmProgram, WarmTask, fork_task, make_key, read_program, start_server
+from train.agent.supervisor.task import TaskEvents, TaskProcess
+from train.agent.supervisor.warm import WarmTask, start_warm
 
-_ANNOUNCE_S = 0.01  # between two notifications of followers about output
+_ANNOUNCE_S = 0.01  # from output until followers are notified of it, and of all that came meanwhile
 _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5
 _STARTING = "starting Python"
 _IDLE_PERCENT = 5.0  # of one core or GPU; TensorFlow's heartbeats take less, and all training takes more
-
-
-class Start(NamedTuple):
-    """Everything that a supervisor needs at its start."""
-
-    commit: Commit
-    fleet: str
-    paths: TaskPaths
-    session: Dict[str, str]
-    umask: int
-    facts: ReadinessFacts
-    port: TaskPort
-    listener: socket.socket
-    control: socket.socket
-    proof: Optional[Proof] = None  # that the interpreter runs the hook
-    host_environment: HostEnvironment = HostEnvironment()
-    host: HostPaths = HostPaths("")
-    lock: int = -1  # of the host; a queued job takes it when it is its turn
-
-    def now(self) -> float:
-        """Return the time for everything that is stored and reported about the job, in seconds since the epoch."""
-        return time.time() + self.commit.clock_correction_s
-
-    @property
-    def checkpoints(self) -> str:
-        """Return the directory or URL where the script keeps checkpoints."""
-        return checkpoint_directory(self.paths, self.commit.replication.directory)
-
-
-def plan_start(start: Start, command: Sequence[str], hook: Optional[Hook]) -> WarmProgram:
-    """Return what a task imports in the process from which it is forked, or why it is a new process."""
-    obstacles = {
-        "the host has no Python that imports sitecustomize": hook is None,
-        hook.obstacle if hook is not None else "": hook is not None and not hook.holds_task,
-        "the host runs several tasks": bool(start.host.shared),
-        "the host has GPUs": bool(start.facts.gpus),
-        "the job has secrets": bool(start.commit.secret_env),
-    }
-    obstacle = next((text for text, is_true in obstacles.items() if is_true), "")
-    return WarmProgram(obstacle=obstacle) if obstacle else read_program(command, start.paths.source)
 
 
 class Attempt:
@@ -96,15 +48,13 @@ class Attempt:
         loop: Event loop that serves it.
         start: Of the supervisor.
         number: Of the attempt.
-        port: Reserved port; None: reserve one after `after`.
-        after: Port of the attempt before.
+        port: Reserved for it.
         control: Notifies followers.
         report_event: Called with each event.
         helpers: Child processes of this process that are not part of the task.
 
     Raises:
         OSError: the disk is full.
-        RefusedError: no port is free.
     """
 
     def __init__(
@@ -112,9 +62,8 @@ class Attempt:
         loop: Loop,
         start: Start,
         number: int,
+        port: TaskPort,
         *,
-        port: Optional[TaskPort],
-        after: int,
         control: ControlServer,
         report_event: Callable[[reconciler.SlotEvent], None],
         helpers: Set[int],
@@ -122,51 +71,49 @@ class Attempt:
         self.number = number
         self._loop = loop
         self._start = start
-        self._commit = start.commit
+        self._port = port
         self._control = control
         self._report_event = report_event
-        self._task = ""
-        self._checkpoint: Optional[str] = None
-        self._port = port or reserve_task_port(after + 1)
+        self._helpers = helpers
+        commit = self._commit = start.commit
         try:
             self.journal = Journal(start.paths, number)
-            secret = bytes.fromhex(self._commit.secret)
-            self._credentials = Credentials(self._commit.job, secret, self._commit.slot, number)
-            peer_count = len(self._commit.members)
-            self._probe_listener = answer_probes(loop, self._port.listener, self._credentials, peer_count)
+            self._credentials = Credentials(commit.job, bytes.fromhex(commit.secret), commit.slot, number)
+            self._probe_listener = answer_probes(loop, port.listener, self._credentials, len(commit.members))
         except OSError:
-            self._port.release()
+            port.release()
             raise
-        self._probes: Optional[PortProbes] = None
-        self._read_progress(peer_count)
-        self._helpers = helpers
-        self.task = TaskProcess(
-            loop,
-            is_helper=self._is_helper,
-            directory=start.paths.directory,
-            on_output=self._output,
-            on_exit=self._exited,
-            on_closed=self._closed,
-            on_held=lambda: report_event(reconciler.HeldAtGate(number)),
-            on_report=self._observed,
+        events = TaskEvents(
+            self._output,
+            self._exited,
+            self._closed,
+            held=lambda: report_event(reconciler.HeldAtGate(number)),
+            report=self._observed,
         )
+        self.task = TaskProcess(loop, events, start.paths.directory, self._is_helper)
+        self._task = ""
+        self._checkpoint: Optional[str] = None
+        self._cold: Optional[str] = None
+        self._scratch = ""
+        self._failure = NO_REASON
+        self._stopping = False
+        self._probes: Optional[PortProbes] = None
+        self._port_watch: Optional[PortWatch] = None
+        self._queue = self._new_queue(1)
         self._observations = Observations()
         self._was_observed = False  # followers have a progress that may have to be replaced
-        self._port_watch: Optional[PortWatch] = None
+        self._recorded_progress: Optional[records.Progress] = None
+        self._sampled_progress: Optional[records.Progress] = None
+        self._recorded_count = 0
+        self._parsed_at = self._published_at = 0.0
         self._cpu = CpuMeter()
         self._gpu = GpuMeter()
         self._gpu_pid = 0
         self._usage: Optional[records.Usage] = None
-        self._recorded_progress: Optional[records.Progress] = None
-        self._sampled_progress: Optional[records.Progress] = None
-        self._recorded_count = 0
-        self._failure = NO_REASON
-        self._cold: Optional[str] = None
-        self._stopping = False
-        self._scratch = ""
         self._output_at = self._active_at = self._worked_at = time.monotonic()
-        self._announced_at = 0.0  # when followers were notified of output
-        self._parsed_at = self._published_at = 0.0
+
+    def _new_queue(self, workers: int) -> ProgressQueue:
+        return ProgressQueue(ProgressParser(self._commit.slot, self._task, self.number, workers))
 
     def _is_helper(self, pid: int) -> bool:
         """Return True for a child process of this process that is not part of the task."""
@@ -199,58 +146,34 @@ class Attempt:
         Raises:
             OSError: no process can be made, or the disk is full.
         """
-        commit, paths = self._commit, self._start.paths
+        commit, start, paths = self._commit, self._start, self._start.paths
         self._task, self._checkpoint = action.task, action.checkpoint
-        self._read_progress(len(action.members))
+        self._queue = self._new_queue(len(action.members))
+        with contextlib.suppress(OSError):  # the task uses the host's directory
+            self._scratch = make_scratch(paths.scratch, start.session.get("TMPDIR") or "/tmp")  # noqa: S108
         env = task_environment(
-            self._start.session,
+            start.session,
             {**commit.env, **commit.secret_env},
-            identity=TaskIdentity(self._start.fleet, commit.job, action.task, self.number, action.members),
+            identity=TaskIdentity(start.fleet, commit.job, action.task, self.number, action.members),
             paths=paths,
-            checkpoints=self._start.checkpoints,
-            scratch=self._make_scratch(),
-            host_environment=self._start.host_environment,
+            checkpoints=start.checkpoints,
+            scratch=self._scratch,
+            host_environment=start.host_environment,
         )
         command = expand_placeholders(commit.command, action.members, action.task, self.number)
-        hook = hook_for(command, env, self._start.session, self._start.proof)
-        if not self._start_warm(command, env, hook):
-            self.task.start(command, env, paths.source, self._start.umask, hook)
-        latest_records = {"supervisor": list(identify(supervisor)), "task": list(identify(self.task.pid))}
-        write_atomic(paths.processes, json.dumps(latest_records).encode())
+        hook = hook_for(command, env, start.session, start.proof)
+        warm = start_warm(start, command, env, hook) if commit.warm else None
+        if isinstance(warm, WarmTask) and hook is not None:
+            self._cold = ""
+            self.task.adopt(warm, hook)
+        else:
+            self._cold = warm if isinstance(warm, str) else None
+            self.task.start(command, env, paths.source, start.umask, hook)
+        processes = {"supervisor": identify(supervisor), "task": identify(self.task.pid)}
+        write_atomic(paths.processes, json.dumps(processes).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
             self._port_watch = PortWatch(self.port)
         self._record_phase(Phase.WAITING)
-
-    def _make_scratch(self) -> str:
-        try:
-            self._scratch = make_scratch(self._start.paths.scratch, self._start.session.get("TMPDIR") or "/tmp")  # noqa: S108
-        except OSError:  # the task uses the host's directory
-            self._scratch = ""
-        return self._scratch
-
-    def _start_warm(self, command: List[str], env: Dict[str, str], hook: Optional[Hook]) -> bool:
-        """Fork the process, held at its gate; return False if it must be started."""
-        if not self._commit.warm:
-            return False
-        paths, root = self._start.paths, self._start.host.warm
-        program = plan_start(self._start, command, hook)
-        self._cold = program.obstacle
-        if hook is None or program.obstacle:
-            return False
-        key = make_key(command[0], program.modules, env, paths.directory)
-        names = {"directory": paths.source, "first_path": program.first_path}
-        task = fork_task(root, key, command, env, **names, umask=self._start.umask)
-        if isinstance(task, WarmTask):
-            self.task.adopt(task, hook)
-            return True
-        self._cold = task
-        with contextlib.suppress(OSError):
-            start_server(root, key, command, env, program=program, hook=hook)
-        return False
-
-    def _read_progress(self, workers: int) -> None:
-        self._parser = ProgressParser(self._commit.slot, self._task, self.number, workers)
-        self._unparsed = ProgressQueue(self._parser)
 
     def probe_ports(self, others: Sequence[records.Member]) -> None:
         """Probe the ports of the other tasks."""
@@ -290,13 +213,14 @@ class Attempt:
     def inspect(self, number: int) -> None:
         """Inspect what the task is doing, and report it to the gang and all followers."""
 
-        def seen(inspection: records.HangInspection) -> None:
+        def report(inspection: records.HangInspection) -> None:
+            inspection = inspection._replace(slot=self._commit.slot, task=self._task, attempt=self.number)
             inspection = inspection._replace(at=self._start.now())
             self.record(inspection)
             self._control.wake()
             self._report_event(reconciler.TaskInspected(self.number, number, inspection))
 
-        self.task.inspect(records.HangInspection(self._commit.slot, self._task, self.number, 0.0, "", "", []), seen)
+        self.task.inspect(report)
 
     def give_up(self, reason: Reason) -> None:
         """End the task because of a failure of this host."""
@@ -348,28 +272,13 @@ class Attempt:
     def _output(self, data: bytes) -> None:
         if self._failure or not self._store("log", lambda: self.journal.write_log(data, self._start.now())):
             return
-        self._output_at = now = time.monotonic()
+        self._output_at = time.monotonic()
         if self._port_watch is not None:
             self._port_watch.read_output(data)
-        self._announce(now, ends_line=data.endswith(b"\n"))
-        self._unparsed.put(data, self._start.now())
+        if not self._loop.waits_for("wake"):
+            self._loop.after("wake", _ANNOUNCE_S, self._control.wake)
+        self._queue.put(data, self._start.now())
         self._call_at(self._parsed_at + _PROGRESS_S, "parse", self._parse)
-
-    def _announce(self, now: float, *, ends_line: bool) -> None:
-        """Notify followers of output: at once, or together with what comes soon after the output before.
-
-        An unfinished line waits a moment for its end, because some programs write the newline separately.
-        """
-        due = (self._announced_at if ends_line else now) + _ANNOUNCE_S
-        if due <= now:
-            self._wake_followers()
-        elif not self._loop.waits_for("wake"):
-            self._loop.after("wake", due - now, self._wake_followers)
-
-    def _wake_followers(self) -> None:
-        self._loop.cancel("wake")
-        self._announced_at = time.monotonic()
-        self._control.wake()
 
     def _call_at(self, at: float, name: str, call: Callable[[], None]) -> None:
         """Call `call` at a time, or soon after it with something else; only once, however often this is called."""
@@ -379,14 +288,13 @@ class Attempt:
 
     def _parse(self) -> None:
         """Parse some of the output; heartbeats, messages, and the log itself come first."""
-        before, began = self._parser.latest, time.monotonic()
-        self._parsed_at = began
-        for progress in self._unparsed.parse():
+        before, self._parsed_at = self._queue.parser.latest, time.monotonic()
+        for progress in self._queue.parse():
             self._keep(progress)
-        if self._parser.latest is not before:
+        if self._queue.parser.latest is not before:
             self._call_at(self._published_at + _PROGRESS_S, "progress", self._publish_progress)
-        if self._unparsed.size:
-            self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - began), self._parse)
+        if self._queue.size:
+            self._loop.after("parse", (1 / CPU_FRACTION - 1) * (time.monotonic() - self._parsed_at), self._parse)
 
     def _observed(self, report: bytes) -> None:
         """Take a report of the hook."""
@@ -399,7 +307,7 @@ class Attempt:
     def _progress(self) -> Optional[records.Progress]:
         """Return what is known about the progress from the output and from the hook; None: nothing."""
         nothing = records.Progress(self._commit.slot, self._task, self.number, self._start.now())
-        progress = self._with_observation(self._parser.latest or nothing)
+        progress = self._with_observation(self._queue.parser.latest or nothing)
         if progress == nothing and not self._was_observed:
             return None
         self._was_observed = True
@@ -416,62 +324,68 @@ class Attempt:
             self._control.publish(progress)
 
     def _keep(self, progress: records.Progress) -> None:
-        often = (
-            self._recorded_count > _FEW_EPOCHS
-            and self._recorded_progress is not None
-            and progress.at - self._recorded_progress.at < 1.0
-        )
-        if not often:
+        last = self._recorded_progress
+        if last is None or self._recorded_count <= _FEW_EPOCHS or progress.at - last.at >= 1.0:
             self._recorded_progress = progress
             self._recorded_count += 1
             self.record(self._with_observation(progress))
 
     def _record_phase(
-        self, phase: Phase, reason: Reason = NO_REASON, ended: Optional[Exit] = None, at: Optional[float] = None
+        self, phase: Phase, reason: Reason = NO_REASON, at: Optional[float] = None, **more: Any
     ) -> None:
-        at, pid = self._start.now() if at is None else at, self.task.pid
-        state = records.TaskState(self._commit.slot, self._task, self.number, phase, at, pid, ended, reason.text)
-        state = state._replace(checkpoint=self._checkpoint, reason_kind=reason.kind, cold=self._cold)
-        if phase is Phase.EXITED:
-            listened = self._port_watch.listened if self._port_watch is not None else None
-            state = state._replace(started=not self.task.never_ran, listened=listened)
+        state = records.TaskState(
+            self._commit.slot,
+            self._task,
+            self.number,
+            phase,
+            self._start.now() if at is None else at,
+            self.task.pid,
+            reason=reason.text,
+            reason_kind=reason.kind,
+            checkpoint=self._checkpoint,
+            cold=self._cold,
+            **more,
+        )
         self.record(state)
         self._control.wake()
-
-    def _exited(self, ended: Exit) -> None:
-        self._loop.cancel("kill")
-        self._report_event(reconciler.Exited(self.number, ended, self._failure or self._reason))
 
     @property
     def _reason(self) -> Reason:
         clause = self.task.reason
-        return clause._replace(text=f"{self._name} was {clause.text}") if clause else clause
+        return self._failure or (clause._replace(text=f"{self._name} was {clause.text}") if clause else clause)
+
+    def _exited(self, ended: Exit) -> None:
+        self._report_event(reconciler.Exited(self.number, ended, self._reason))
 
     def _closed(self) -> None:
         for name in ("usage", "parse"):
             self._loop.cancel(name)
-        for progress in self._unparsed.finish():
+        for progress in self._queue.finish():
             self._keep(progress)
-        if self._parser.latest is not None and self._parser.latest is not self._recorded_progress:
-            self.record(self._parser.latest)
-        if self._parser.latest is not self._sampled_progress:
+        latest = self._queue.parser.latest
+        if latest is not None and latest is not self._recorded_progress:
+            self.record(latest)
+        if latest is not self._sampled_progress:
             self._write_sample(None)
-        # The exit of a process whose gate was never opened is not the result of user code.
-        ended = None if self.task.never_ran else self.task.exit
-        self._record_phase(Phase.EXITED, self._failure or self._reason, ended)
+        self._record_phase(
+            Phase.EXITED,
+            self._reason,
+            # The exit of a process whose gate was never opened is not the result of user code.
+            exit=None if self.task.never_ran else self.task.exit,
+            started=not self.task.never_ran,
+            listened=None if self._port_watch is None else self._port_watch.listened,
+        )
         self._report_event(reconciler.Closed(self.number))
 
     # --- resource use ---------------------------------------------------------------------------------------------
 
     def _sample(self) -> None:
-        table = self._read_processes()
-        pids = set(table)
+        now, table = time.monotonic(), self.task.read_processes()
         if self._port_watch is not None:
-            self._port_watch.examine(self.task.pid, pids)
-        now = time.monotonic()
+            self._port_watch.examine(self.task.pid, table)
         with contextlib.suppress(OSError):
             os.utime(self._scratch)  # systemd-tmpfiles removes directories that were not used for ten days
-        percent, resident = self._cpu.read(table, pids, now)
+        percent, resident = self._cpu.read(table, set(table), now)
         if percent >= _IDLE_PERCENT:
             self._active_at = now
         gpus = self._gpu.read()
@@ -486,28 +400,14 @@ class Attempt:
         # The tasks start together; their leader should not receive all reports at the same moment.
         period_s = PERIOD_S if percent >= 0 else PERIOD_S * (0.5 + os.urandom(1)[0] / 256)
         self._loop.after("usage", period_s, self._sample, slack_s=SLACK_S)
-        stepped = self._parser.latest is not None
-        self._report_event(
-            reconciler.TaskActivity(
-                self.number,
-                round(now - self._output_at, 1),
-                round(now - self._active_at, 1),
-                stepped,
-                round(now - max(self._output_at, self._active_at, self._worked_at), 1),
-            )
-        )
+        stepped, latest = self._queue.parser.latest is not None, max(self._output_at, self._active_at)
+        quiet_s, idle_s = round(now - self._output_at, 1), round(now - self._active_at, 1)
+        inactive_s = round(now - max(latest, self._worked_at), 1)
+        self._report_event(reconciler.TaskActivity(self.number, quiet_s, idle_s, stepped, inactive_s))
 
     def _write_sample(self, usage: Optional[records.Usage]) -> None:
         self.journal.write_sample(self._task, self._start.now(), usage, self._progress())
-        self._sampled_progress = self._parser.latest
-
-    def _read_processes(self) -> Dict[int, Stat]:
-        """Return the processes of the task."""
-        if self.task.forked is not None:  # it is not our child
-            itself = read_stat(self.task.pid)
-            return {**read_descendants(self.task.pid), **({self.task.pid: itself} if itself is not None else {})}
-        stats = read_descendants(os.getpid())
-        return {pid: stat for pid, stat in stats.items() if not self._is_helper(pid)}
+        self._sampled_progress = self._queue.parser.latest
 
     def _start_gpu_meter(self) -> None:
         meter = spawn(GPU_COMMAND, self._start.session, "/", umask=self._start.umask, gated=False)

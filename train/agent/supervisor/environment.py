@@ -6,14 +6,18 @@ import fcntl
 import os
 import socket
 import struct
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+import time
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import make_directory, read_text
-from train.agent.files.paths import TaskPaths
+from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.gang.readiness import ReadinessFacts
+from train.agent.host.ports import TaskPort
 from train.agent.host.processes import MARK
+from train.agent.host.spawn import Proof
 from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
 from train.agent.protocol.cluster import placeholder_values, tf_config
-from train.agent.protocol.records import Member
+from train.agent.protocol.records import Commit, Member
 
 _PROXIES = ("all_proxy", "ftp_proxy", "grpc_proxy", "http_proxy", "https_proxy")
 _VARIABLES = {
@@ -102,6 +106,33 @@ class HostEnvironment(NamedTuple):
     directories: Tuple[str, ...] = ()  # of programs that come first on the PATH
     interface: str = ""  # network interface with the private address; empty: not known, or not looked for
     gpus: int = 0  # that the task will see
+
+
+class Start(NamedTuple):
+    """Everything that a supervisor needs at its start."""
+
+    commit: Commit
+    fleet: str
+    paths: TaskPaths
+    session: Dict[str, str]
+    umask: int
+    facts: ReadinessFacts
+    port: TaskPort
+    listener: socket.socket
+    control: socket.socket
+    proof: Optional[Proof]  # that the interpreter runs the hook
+    host_environment: HostEnvironment
+    host: HostPaths
+    lock: int  # of the host; a queued job takes it when it is its turn
+
+    def now(self) -> float:
+        """Return the time for everything that is stored and reported about the job, in seconds since the epoch."""
+        return time.time() + self.commit.clock_correction_s
+
+    @property
+    def checkpoints(self) -> str:
+        """Return the directory or URL where the script keeps checkpoints."""
+        return checkpoint_directory(self.paths, self.commit.replication.directory)
 
 
 _NOTHING = HostEnvironment()

@@ -16,7 +16,7 @@ from train.agent.host.jobs import holder_of, unlock, wait_for_lock
 from train.agent.host.processes import end_leftovers
 from train.agent.host.spawn import fork_helper
 from train.agent.protocol.records import Reason
-from train.agent.supervisor.attempt import Start
+from train.agent.supervisor.environment import Start
 
 _MOST_FAILURES = 5
 

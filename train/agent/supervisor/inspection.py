@@ -8,17 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import time
-from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List
+from typing import Iterable, Iterator, List, Optional
 
 from train.agent.files.disk import list_names, read_text
 from train.agent.gang.hang import TcpConnection, main_first
-from train.agent.host.processes import Stat, descendants, list_processes, read_stat
+from train.agent.host.processes import Stat, descendants, list_processes
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
-
-if TYPE_CHECKING:
-    from typing import TypeAlias
 
 MOST_SOCKETS = 64
 _STATES = {
@@ -28,9 +24,6 @@ _STATES = {
 LISTEN = "LISTEN"
 _MAPPED = b"\0" * 10 + b"\xff\xff"  # an IPv4 address in IPv6
 _BRIEF_S = 0.05  # too short to measure the use of a core
-
-Dump: TypeAlias = "Callable[[Callable[[str], None]], None]"
-"""Asks for the stacks of a process, and calls back once with what came: what faulthandler wrote, or nothing."""
 
 
 def connections(pid: int, pids: Iterable[int]) -> List[TcpConnection]:
@@ -78,35 +71,26 @@ def _end(text: str) -> str:
     return endpoint(socket.inet_ntop(family, data), int(port, 16))
 
 
-def inspect_task(pid: int, dump: Dump, empty: HangInspection, on_done: Callable[[HangInspection], None]) -> None:
-    """Inspect a task without blocking; the result is ready when `dump` has returned the stacks.
+def inspect_process(pid: int, stacks: str, before: Optional[Stat], seconds: float) -> HangInspection:
+    """Return what a process is doing, without its slot, task, and attempt; without a state if it has ended.
 
     Args:
-        pid: The task's process.
-        dump: Requests its stacks.
-        empty: The record to fill in.
-        on_done: Called once with the filled record; without a state if the process has ended.
+        pid: The process.
+        stacks: That faulthandler wrote.
+        before: State of the process when the stacks were requested.
+        seconds: Time since then.
     """
-    before, begun = read_stat(pid), time.monotonic()
-
-    def dumped(stacks: str) -> None:
-        table = list_processes()
-        stat = table.get(pid)
-        if stat is None:
-            on_done(empty._replace(at=time.time(), stack=main_first(stacks)))
-            return
-        connected = [each for each in connections(pid, {pid} | descendants(pid, table)) if each.state != LISTEN]
-        on_done(
-            empty._replace(
-                at=time.time(),
-                state=stat.state,
-                stack=main_first(stacks),
-                sockets=[str(connection) for connection in connected[:MOST_SOCKETS]],
-                kernel=_describe_kernel(stat, before.ticks if before else 0, time.monotonic() - begun),
-            )
-        )
-
-    dump(dumped)
+    inspection = HangInspection("", "", 0, 0.0, "", main_first(stacks), [])
+    table = list_processes()
+    stat = table.get(pid)
+    if stat is None:
+        return inspection
+    connected = [each for each in connections(pid, {pid} | descendants(pid, table)) if each.state != LISTEN]
+    return inspection._replace(
+        state=stat.state,
+        sockets=[str(connection) for connection in connected[:MOST_SOCKETS]],
+        kernel=_describe_kernel(stat, before.ticks if before else 0, seconds),
+    )
 
 
 def _describe_kernel(stat: Stat, ticks_before: int, seconds: float) -> str:

@@ -13,7 +13,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
-from train.agent.checkpoints.snapshot import Snapshot
 from train.agent.files.boot import agent_path, job_mark, mark_job, store_members
 from train.agent.files.disk import remove_file, write_atomic
 from train.agent.files.journal import last_attempt, states, write_result
@@ -32,6 +31,7 @@ from train.agent.gang.states import (
 from train.agent.gang.stop import RESTART_EXIT_CODE
 from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
+from train.agent.host.ports import reserve_task_port
 from train.agent.host.processes import receive_signals
 from train.agent.host.spawn import adopt_orphans
 from train.agent.peers.connections import ConnectionEvents, PeerConnections
@@ -39,7 +39,8 @@ from train.agent.protocol import records
 from train.agent.protocol.errors import RefusedError, reason_kind
 from train.agent.protocol.records import Commit, JobResult, Reason, Record
 from train.agent.protocol.session import Credentials, LinkError, encode_message
-from train.agent.supervisor.attempt import Attempt, Start
+from train.agent.supervisor.attempt import Attempt
+from train.agent.supervisor.environment import Start
 from train.agent.supervisor.host_queue import HostQueue
 from train.agent.supervisor.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
@@ -66,54 +67,57 @@ class Supervisor:
 
     def __init__(self, start: Start, watchdog: Watchdog, last: Optional[DesiredState], reason: Reason) -> None:
         self._start = start
-        self._commit = start.commit
+        commit = self._commit = start.commit
+        members = {member.slot: member for member in commit.members}
+        self._address = members[commit.slot].address
+        later = [records.Member(slot, "", "", 0, 0) for slot in commit.joinable if slot not in members]
+        self._slots = (*members.values(), *later)
         self._watchdog = watchdog
         self._last = last
         self._reason = reason
         self._loop = Loop()
         self._control = ControlServer(self._loop, start.control, self._handle_request)
+        self._queue = HostQueue(start, self._feed, holds_port=last is None)
         self._attempt: Optional[Attempt] = None
         self._helpers: Set[int] = set()  # child processes that are not part of the task
-        self._replicator: Optional[Replicator] = None
         self._reviver: Optional[Reviver] = None
-        self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, start.commit.members
+        self._notices: Optional[NoticeWatch] = None
+        self._is_preempted = False
+        self._replicator: Optional[Replicator] = None
+        self._replicator_lives = _REPLICATORS
         self._pending_close: Optional[reconciler.Closed] = None
         self._restoring: Optional[reconciler.RestoreCheckpoint] = None
         self._watching = 0  # attempt whose checkpoints are copied
         self._is_evaluator = False  # our task reads checkpoints as they come
-        self._replicator_lives = _REPLICATORS
-        self._notices: Optional[NoticeWatch] = None
-        self._is_preempted = False
-        self._is_unlimited = False  # the bandwidth of the replicator
-        self._queue = HostQueue(start, self._feed, holds_port=last is None)
         self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
         self._events: Deque[election.PeerEvent] = deque()
+        self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, commit.members
         self._encoded: Tuple[Optional[Message], bytes] = (None, b"")  # the last message, and its text
         self._start_time = (0, 0.0)  # an attempt, and the common start time that this leader has set for it
+        self._ended_at = 0.0
+        self._result: Optional[JobResult] = None
+        self._over = False
+        self._killed = False
+        self._stoppers: List[Callable[[Record], None]] = []
         self._actions: Dict[type, Callable[[Any], None]] = {
-            election.SendMessage: self._send_message,
+            election.SendMessage: lambda action: self._links.send(action.slot, self._encode(action.message)),
             election.Dial: lambda action: self._links.dial(action.slot),
-            reconciler.Claim: lambda action: self._queue.claim(action.attempt),
             election.ProbePeer: lambda action: self._links.send_once(action.slot, to_wire(action.message)),
+            reconciler.Claim: lambda action: self._queue.claim(action.attempt),
             reconciler.Reserve: self._reserve,
             reconciler.RestoreCheckpoint: self._restore,
             reconciler.FetchCheckpoint: self._fetch,
             reconciler.Spawn: self._spawn,
             reconciler.ProbePorts: lambda action: self._attempt_for(action.attempt).probe_ports(action.others),
             reconciler.OpenGate: self._open_gate,
-            reconciler.Notify: self._notify,
+            reconciler.Notify: lambda action: self._notify(action.text),
             reconciler.InspectTask: lambda action: self._attempt_for(action.attempt).inspect(action.inspection),
             reconciler.CopyUnlimited: lambda _: self._remove_limit(),
             reconciler.EndTask: lambda action: self._attempt_for(action.attempt).end(action.reason, action.grace_s),
             reconciler.ReportAttemptEnd: self._record_attempt_end,
             reconciler.Finish: lambda action: self._finish(action.result),
         }
-        self._result: Optional[JobResult] = None
-        self._ended_at = 0.0
-        self._over = False
-        self._killed = False
-        self._stoppers: List[Callable[[Record], None]] = []
 
     def begin(self) -> None:
         """Set everything up, and begin or resume the job.
@@ -121,14 +125,21 @@ class Supervisor:
         Raises:
             OSError: the disk is full before anything was started.
         """
-        self._take_signals()
+        reads = receive_signals([signal.SIGCHLD, signal.SIGTERM])
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
         mark_job()
         adopt_orphans()
         if self._last is not None or self._commit.join or self._commit.resume is not None:
             self._need_replicator()  # this host may hold a checkpoint already
         self._connect_peers()
         self._begin_job()
-        self._watch_for_notices()
+        remove_file(self._start.paths.maintenance)  # of an earlier supervisor, perhaps before that maintenance
+        notice = find_notice(self._commit.preemption_notices, self._start.session)
+        if notice is not None:
+            self._notices = NoticeWatch(self._loop, notice, self._take_notices)
+            self._helpers.add(self._notices.pid)
 
     def run(self) -> None:
         """Supervise the slot until the job ends."""
@@ -136,102 +147,22 @@ class Supervisor:
             self._loop.turn()
         self._end()
 
-    def _take_signals(self) -> None:
-        reads = receive_signals([signal.SIGCHLD, signal.SIGTERM])
-        for number in (signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        self._loop.watch(reads, READ, lambda _: self._signalled(os.read(reads, 4096)))
-
     def _connect_peers(self) -> None:
         commit = self._commit
-        others = {member.slot: member for member in self._slots if member.slot != commit.slot}
+        events = ConnectionEvents(
+            lambda slot: self._feed(election.PeerConnected(slot)),
+            lambda slot, reason: self._feed(election.PeerLost(slot, reason)),
+            self._receive,
+            self._stop_if_delivered,
+        )
         self._links = PeerConnections(
             self._loop,
             self._start.listener,
             Credentials(commit.job, bytes.fromhex(commit.secret), commit.slot),
             commit.link_timeout_s,
-            others,
-            events=ConnectionEvents(
-                lambda slot: self._feed(election.PeerConnected(slot)),
-                lambda slot, reason: self._feed(election.PeerLost(slot, reason)),
-                self._receive,
-                self._stop_if_delivered,
-            ),
+            {member.slot: member for member in self._slots if member.slot != commit.slot},
+            events=events,
         )
-
-    def _watch_for_notices(self) -> None:
-        remove_file(self._start.paths.maintenance)  # of an earlier supervisor, perhaps before that maintenance
-        notice = find_notice(self._commit.preemption_notices, self._start.session)
-        if notice is not None:
-            self._notices = NoticeWatch(self._loop, notice, self._take_notices)
-            self._helpers.add(self._notices.pid)
-
-    def _take_notices(self, notices: Notices) -> None:
-        end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
-        before = self._peer.slot.status.end_at
-        if end_at is None or before is None or abs(end_at - before) > _CLOCK_S:
-            self._feed(reconciler.EndScheduled(end_at))
-        self._take_maintenance(notices.maintenance, (notices.window_start, notices.window_end))
-        if notices.preempted and not self._is_preempted:
-            self._is_preempted = True
-            self._loop.cancel("terminate")
-            self._remove_limit()
-            self._feed(reconciler.Preempted())
-
-    def _take_maintenance(self, leaving: bool, window: Tuple[float, float]) -> None:
-        status = self._peer.slot.status
-        if (status.leaving, status.window_start, status.window_end) == (leaving, *window):
-            return
-        self._feed(reconciler.MaintenanceScheduled(leaving, *window))
-        with contextlib.suppress(OSError):  # only reports of the job lack it then
-            write_atomic(self._start.paths.maintenance, " ".join(map(str, window)).encode("ascii"))
-
-    def _remove_limit(self) -> None:
-        """Copy checkpoints from this host without a limit of the bandwidth."""
-        self._is_unlimited = True
-        if self._replicator is not None:
-            self._replicator.remove_limit()
-
-    def _need_replicator(self) -> Optional[Replicator]:
-        """Return the replicator, started if it is not running; None if no checkpoints are copied.
-
-        Raises:
-            OSError: no process can be made.
-        """
-        if self._replicator is None and self._replicator_lives > 0:
-            self._replicator = self._start_replicator()
-        return self._replicator
-
-    def _start_replicator(self) -> Optional[Replicator]:
-        commit, paths = self._commit, self._start.paths
-        is_needed = len(self._slots) > 1 or commit.resume is not None
-        if not is_needed or commit.replication.mib_s <= 0 or "://" in self._start.checkpoints:
-            return None
-        setup = Setup(
-            commit.job,
-            bytes.fromhex(commit.secret),
-            commit.slot,
-            self._address,
-            self._start.checkpoints,
-            paths.replica,
-            commit.replication.mib_s,
-        )
-        replicator = Replicator(self._loop, setup, on_news=self._handle_news)
-        self._helpers.add(replicator.pid)
-        if self._is_unlimited:
-            replicator.remove_limit()
-        return replicator
-
-    @property
-    def _address(self) -> str:
-        return next(member.address for member in self._commit.members if member.slot == self._commit.slot)
-
-    @property
-    def _slots(self) -> Tuple[records.Member, ...]:
-        """Return the members of the job, and those that may join later."""
-        members = {member.slot: member for member in self._commit.members}
-        later = [records.Member(slot, "", "", 0, 0) for slot in self._commit.joinable if slot not in members]
-        return (*members.values(), *later)
 
     def _begin_job(self) -> None:
         commit, start = self._commit, self._start
@@ -251,14 +182,12 @@ class Supervisor:
             self._record_lost_task(self._last.attempt)
             peer, actions = election.resume(terms, commit.slot, self._new_slot(0), self._last, self._reason, now)
         elif commit.join:
-            slot = self._new_slot(last_attempt(start.paths))
-            peer, actions = election.join(terms, commit.slot, slot, now)
+            peer, actions = election.join(terms, commit.slot, self._new_slot(last_attempt(start.paths)), now)
         else:
             if any(member.slot == commit.slot and member.task for member in commit.members):
-                self._attempt = self._new_attempt(commit.attempt)
-            slot = self._new_slot(commit.attempt, port=start.port.port)._replace(
-                work=reconciler.Work(restored=commit.resume is None)
-            )
+                self._new_attempt(commit.attempt)
+            slot = self._new_slot(commit.attempt, port=start.port.port)
+            slot = slot._replace(work=reconciler.Work(restored=commit.resume is None))
             slot = reconciler.queued(slot) if terms.queued else slot
             peer, actions = election.begin(terms, commit.slot, slot, now)
         if peer.slot.status.queued:
@@ -348,17 +277,16 @@ class Supervisor:
             self._feed(election.MessageReceived(slot, message))
 
     def _handle_task_event(self, event: reconciler.SlotEvent) -> None:
-        if isinstance(event, reconciler.Closed):
-            self._killed = self._attempt is not None and self._attempt.task.needed_sigkill
-            if self._replicator is not None and self._watching:
-                # The last checkpoint counts, too.
+        if isinstance(event, reconciler.Closed) and self._attempt is not None:
+            task = self._attempt.task
+            self._killed = task.needed_sigkill
+            if self._replicator is not None and self._watching:  # the last checkpoint counts, too
                 self._watching = 0
                 self._pending_close = event
                 self._loop.after("settle", _SETTLE_S, self._deliver_close)
                 # A task that exits with such a code has closed what it saved.
                 orderly = (records.Exit(code=0), records.Exit(code=RESTART_EXIT_CODE))
-                is_orderly = self._attempt is not None and self._attempt.task.exit in orderly
-                self._replicator.settle(is_orderly=is_orderly)
+                self._replicator.settle(is_orderly=task.exit in orderly)
                 return
         self._feed(event)
 
@@ -368,106 +296,76 @@ class Supervisor:
         if event is not None:
             self._feed(event)
 
+    def _take_notices(self, notices: Notices) -> None:
+        status = self._peer.slot.status
+        end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
+        if end_at is None or status.end_at is None or abs(end_at - status.end_at) > _CLOCK_S:
+            self._feed(reconciler.EndScheduled(end_at))
+        maintenance = (notices.maintenance, notices.window_start, notices.window_end)
+        if (status.leaving, status.window_start, status.window_end) != maintenance:
+            self._feed(reconciler.MaintenanceScheduled(*maintenance))
+            with contextlib.suppress(OSError):  # only reports of the job lack it then
+                write_atomic(self._start.paths.maintenance, " ".join(map(str, maintenance[1:])).encode("ascii"))
+        if notices.preempted and not self._is_preempted:
+            self._is_preempted = True
+            self._loop.cancel("terminate")
+            self._remove_limit()
+            self._feed(reconciler.Preempted())
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _need_replicator(self) -> Optional[Replicator]:
+        """Return the replicator, started if it is not running; None if no checkpoints are copied.
+
+        Raises:
+            OSError: no process can be made.
+        """
+        commit, live = self._commit, self._start.checkpoints
+        is_needed = len(self._slots) > 1 or commit.resume is not None
+        if not is_needed or commit.replication.mib_s <= 0 or "://" in live:
+            return None
+        if self._replicator is None and self._replicator_lives > 0:
+            host = (commit.slot, self._address, live, self._start.paths.replica)
+            setup = Setup(commit.job, bytes.fromhex(commit.secret), *host, commit.replication.mib_s)
+            self._replicator = Replicator(self._loop, setup, on_news=self._handle_news)
+            self._helpers.add(self._replicator.pid)
+        return self._replicator
+
+    def _remove_limit(self) -> None:
+        """Copy checkpoints from this host without a limit of the bandwidth."""
+        if self._replicator is not None:
+            self._replicator.remove_limit()
+
     def _handle_news(self, news: News) -> None:
         for text in filter(None, (news.note, news.error)):
-            self._notify(reconciler.Notify(0, text))
+            self._notify(text)
         source = Source(self._address, news.port) if news.held is not None and news.port else None
         self._feed(reconciler.CheckpointHeld(news.held, source))
         if news.settled is not None or news.ended:
             self._deliver_close()
         restoring = self._restoring
         if restoring is not None and news.restored is not None and news.restored.snapshot == restoring.snapshot:
-            self._restoring = None
-            self._feed(
-                reconciler.CheckpointRestored(
-                    restoring.attempt, news.restored.error, _checkpoint_name(restoring.snapshot, news)
-                )
-            )
+            self._restoring, snapshot = None, restoring.snapshot
+            number = f"{snapshot.number} of attempt {snapshot.attempt}" if snapshot is not None else ""
+            name = news.checkpoint or number if snapshot is not None else ""  # as users know it
+            self._feed(reconciler.CheckpointRestored(restoring.attempt, news.restored.error, name))
         if news.ended:
             self._restart_replicator()
 
     def _restart_replicator(self) -> None:
         self._replicator = None
         self._replicator_lives -= 1
-        if self._replicator_lives <= 0:
-            if self._restoring is not None:
-                problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
-                self._feed(reconciler.CheckpointRestored(self._restoring.attempt, problem))
-            return
-        replicator = self._need_replicator()
+        restoring, replicator = self._restoring, self._need_replicator()
         if replicator is None:
+            if restoring is not None:
+                problem = Reason(f"the replicator of {self._commit.slot} ended repeatedly")
+                self._feed(reconciler.CheckpointRestored(restoring.attempt, problem))
             return
         replicator.update_live(on=self._is_evaluator)
         if self._watching:
             replicator.watch(self._watching, self._attempt.task.pid if self._attempt is not None else 0)
-        if self._restoring is not None:
-            self._restore(self._restoring)
-
-    # --- actions ----------------------------------------------------------------------------------------------------
-
-    def _send_message(self, action: election.SendMessage) -> None:
-        self._links.send(action.slot, self._encode(action.message))
-
-    def _encode(self, message: Message) -> bytes:
-        """Return the text of a message; the leader sends one state to all slots, which is encoded once."""
-        if isinstance(message, SlotStatus):
-            end_in_s = None if message.end_at is None else message.end_at - time.monotonic()
-            return encode_message(to_wire(message._replace(clock=time.time(), end_at=end_in_s)))
-        if message is not self._encoded[0]:
-            sent = message
-            if isinstance(sent, DesiredState):
-                result = None if sent.result is None else self._with_time(sent.result)
-                sent = sent._replace(result=result, start_at=self._start_at(sent))
-            self._encoded = message, encode_message(to_wire(sent))
-        return self._encoded[1]
-
-    def _start_at(self, desired: DesiredState) -> float:
-        """Return when all tasks start, 0 for at once; the leader sets the time once, and all hosts share it."""
-        if desired.stage is not Stage.GO or desired.start_at or not desired.start_delay_s:
-            return desired.start_at
-        if self._start_time[0] != desired.attempt:
-            self._start_time = desired.attempt, self._start.now() + desired.start_delay_s
-        return self._start_time[1]
-
-    def _open_gate(self, action: reconciler.OpenGate) -> None:
-        desired, left_s = self._peer.slot.desired, 0.0
-        if desired is not None and desired.attempt == action.attempt:
-            left_s = desired._replace(start_at=self._start_at(desired)).time_to_start_s(self._start.now())
-        self._attempt_for(action.attempt).open_gate(left_s)
-
-    def _new_attempt(self, number: int) -> Attempt:
-        before = self._attempt
-        first = number == self._commit.attempt and self._last is None
-        attempt = Attempt(
-            self._loop,
-            self._start,
-            number,
-            port=self._start.port if first else None,
-            after=before.port if before is not None else self._start.port.port,
-            control=self._control,
-            report_event=self._handle_task_event,
-            helpers=self._helpers,
-        )
-        if before is not None:
-            before.reap()
-        self._attempt = attempt
-        return attempt
-
-    def _attempt_for(self, number: int) -> Attempt:
-        if self._attempt is None or self._attempt.number != number:
-            return self._new_attempt(number)
-        return self._attempt
-
-    def _reserve(self, action: reconciler.Reserve) -> None:
-        try:
-            port = self._new_attempt(action.attempt).port
-        except OSError as error:
-            text = f"attempt {action.attempt} could not be prepared: {error.strerror}"
-            self._feed(reconciler.Failed(action.attempt, Reason(text, reason_kind(error))))
-        except RefusedError as error:
-            self._feed(reconciler.Failed(action.attempt, Reason(error.record.reason, reason_kind(error))))
-        else:
-            self._feed(reconciler.Reserved(action.attempt, port))
+        if restoring is not None:
+            self._restore(restoring)
 
     def _restore(self, action: reconciler.RestoreCheckpoint) -> None:
         is_user_directory = bool(self._commit.replication.directory)
@@ -477,12 +375,73 @@ class Supervisor:
             self._feed(reconciler.CheckpointRestored(action.attempt, checkpoint=None if replicator is None else ""))
             return
         self._restoring = action
-        replicator.restore(action.snapshot, [(source.address, source.port) for source in action.sources])
+        replicator.restore(action.snapshot, action.sources)
 
     def _fetch(self, action: reconciler.FetchCheckpoint) -> None:
         replicator = self._need_replicator()
         if replicator is not None:
-            replicator.fetch(action.snapshot, [(source.address, source.port) for source in action.sources])
+            replicator.fetch(action.snapshot, action.sources)
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def _encode(self, message: Message) -> bytes:
+        """Return the text of a message; the leader sends one state to all slots, which is encoded once."""
+        if isinstance(message, SlotStatus):
+            end_in_s = None if message.end_at is None else message.end_at - time.monotonic()
+            return encode_message(to_wire(message._replace(clock=time.time(), end_at=end_in_s)))
+        if message is not self._encoded[0]:
+            sent = self._with_times(message) if isinstance(message, DesiredState) else message
+            self._encoded = message, encode_message(to_wire(sent))
+        return self._encoded[1]
+
+    def _with_times(self, desired: DesiredState) -> DesiredState:
+        """Return a state with the times of start and result, which the leader sets once and all hosts share."""
+        if desired.stage is Stage.GO and desired.start_delay_s and not desired.start_at:
+            if self._start_time[0] != desired.attempt:
+                self._start_time = desired.attempt, self._start.now() + desired.start_delay_s
+            desired = desired._replace(start_at=self._start_time[1])
+        return desired if desired.result is None else desired._replace(result=self._with_end(desired.result))
+
+    def _with_end(self, result: JobResult) -> JobResult:
+        self._ended_at = self._ended_at or self._start.now()
+        return result if result.at else result._replace(at=self._ended_at)
+
+    def _open_gate(self, action: reconciler.OpenGate) -> None:
+        desired, left_s = self._peer.slot.desired, 0.0
+        if desired is not None and desired.attempt == action.attempt:
+            left_s = self._with_times(desired).time_to_start_s(self._start.now())
+        self._attempt_for(action.attempt).open_gate(left_s)
+
+    def _new_attempt(self, number: int) -> Attempt:
+        before, first = self._attempt, self._start.port
+        is_first = number == self._commit.attempt and self._last is None
+        self._attempt = Attempt(
+            self._loop,
+            self._start,
+            number,
+            first if is_first else reserve_task_port((before.port if before is not None else first.port) + 1),
+            control=self._control,
+            report_event=self._handle_task_event,
+            helpers=self._helpers,
+        )
+        if before is not None:
+            before.reap()
+        return self._attempt
+
+    def _attempt_for(self, number: int) -> Attempt:
+        if self._attempt is None or self._attempt.number != number:
+            return self._new_attempt(number)
+        return self._attempt
+
+    def _reserve(self, action: reconciler.Reserve) -> None:
+        try:
+            port = self._new_attempt(action.attempt).port
+        except (OSError, RefusedError) as error:
+            failed = f"attempt {action.attempt} could not be prepared: {getattr(error, 'strerror', '')}"
+            text = error.record.reason if isinstance(error, RefusedError) else failed
+            self._feed(reconciler.Failed(action.attempt, Reason(text, reason_kind(error))))
+        else:
+            self._feed(reconciler.Reserved(action.attempt, port))
 
     def _spawn(self, action: reconciler.Spawn) -> None:
         attempt = self._attempt_for(action.attempt)
@@ -504,10 +463,9 @@ class Supervisor:
             self._watching = action.attempt
             replicator.watch(action.attempt, attempt.task.pid)
 
-    def _notify(self, action: reconciler.Notify) -> None:
-        attempt = self._attempt
-        if attempt is not None:
-            self._record(records.Notice(self._commit.slot, attempt.number, self._start.now(), action.text))
+    def _notify(self, text: str) -> None:
+        if self._attempt is not None:
+            self._record(records.Notice(self._commit.slot, self._attempt.number, self._start.now(), text))
 
     def _record(self, record: Record) -> None:
         number = getattr(record, "attempt", 0)
@@ -522,7 +480,7 @@ class Supervisor:
         self._record(action.ended._replace(at=self._start.now(), attempts=self._commit.policy.max_attempts))
 
     def _finish(self, result: JobResult) -> None:
-        self._result = self._with_time(result)
+        self._result = self._with_end(result)
         try:
             write_result(self._start.paths, self._result)
             remove_file(self._start.paths.boot)
@@ -530,11 +488,6 @@ class Supervisor:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()
         self._loop.after("deliver", self._commit.link_timeout_s + _CLOSE_S, self._stop_loop)
-
-    def _with_time(self, result: JobResult) -> JobResult:
-        """Return the result with its time, which the leader sets and all hosts share."""
-        self._ended_at = self._ended_at or self._start.now()
-        return result if result.at else result._replace(at=self._ended_at)
 
     def _stop_if_delivered(self) -> None:
         """Exit once the result is delivered: the leader waits until the others have disconnected."""
@@ -605,10 +558,3 @@ class Supervisor:
         for answer in self._stoppers:
             answer(records.Stopped(killed=self._killed, running=True))
         self._control.close()
-
-
-def _checkpoint_name(snapshot: Optional[Snapshot], news: News) -> str:
-    """Return the name of a restored checkpoint as users know it, or an empty string if there is none."""
-    if snapshot is None:
-        return ""
-    return news.checkpoint or f"{snapshot.number} of attempt {snapshot.attempt}"

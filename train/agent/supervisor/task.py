@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import time
-from typing import AbstractSet, Callable, Dict, List, Optional, Sequence, Set
+from typing import AbstractSet, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from train.agent.host.loop import READ, Loop
 from train.agent.host.processes import (
-    DEAD,
     Stat,
     decode_exit,
     descendants,
     handles_signal,
     is_marked,
-    list_children,
     list_processes,
+    read_descendants,
     read_stat,
     signal_all,
     signal_group,
 )
 from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, open_gate, spawn
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
-from train.agent.supervisor.inspection import inspect_task
+from train.agent.supervisor.inspection import inspect_process
 from train.agent.supervisor.observations import split_reports
 from train.agent.supervisor.oom import OomWatch
 from train.agent.supervisor.warm import WarmTask, receive_exit
@@ -47,64 +47,53 @@ _PIPE_SIZE = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, fcntl(2)
 
 
+class TaskEvents(NamedTuple):
+    """Called when something happens to a task."""
+
+    output: Callable[[bytes], None]  # as it comes
+    exit: Callable[[Exit], None]  # once when it has ended
+    closed: Callable[[], None]  # once when all output is read after that, and no process descends from it
+    held: Callable[[], None]  # once when it has arrived at its gate
+    report: Callable[[bytes], None]  # of the hook, see train.agent.injected.observer
+
+
 class TaskProcess:
     """One process of one task.
 
     Args:
         loop: Event loop that serves it.
+        events: Called when something happens.
         directory: Of the task.
         is_helper: Returns True for a child process of this process that is not part of the task.
-        on_output: Called with its output as it comes.
-        on_exit: Called once when it has ended.
-        on_closed: Called once when it has ended, all of its output was read, and nothing descends from it any more.
-        on_held: Called once when it has arrived at its gate.
-        on_report: Called with each report of the hook, see train.agent.injected.observer.
 
     Attributes:
         output: Read end of the output pipe; negative after its end.
         forked: A task that was forked from another process, and is not our child; None: it is.
-        reason: The cause of its end if it is known, as a completion of "it was …"; set when `on_exit`
-            is called.
+        reason: The cause of its end if it is known, as a completion of "it was …"; set before `events.exit`.
+        killed: SIGKILL was sent to it, or to another process of the task.
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        *,
-        directory: str = "",
-        is_helper: Callable[[int], bool] = lambda _: False,
-        on_output: Callable[[bytes], None],
-        on_exit: Callable[[Exit], None],
-        on_closed: Callable[[], None],
-        on_held: Callable[[], None] = lambda: None,
-        on_report: Callable[[bytes], None] = lambda _: None,
+        self, loop: Loop, events: TaskEvents, directory: str = "", is_helper: Callable[[int], bool] = lambda _: False
     ) -> None:
         self._loop = loop
-        self._on_output = on_output
-        self._on_exit = on_exit
-        self._on_closed = on_closed
-        self._on_held = on_held
-        self._on_report = on_report
+        self._events = events
         self._directory = directory
+        self._is_helper = is_helper
+        self.output = self._gate = self._hook_pipe = -1
         self._cut_report = b""
-        self.is_helper = is_helper
-        self.output = -1
-        self._gate = -1
-        self._hook_pipe = -1
-        self._arrived = False
-        self._hook_arrived = False
+        self._has_hook_arrived = False
         self._is_hook_for_children = False
         self._stack_requests: List[Callable[[str], None]] = []
         self._stacks = bytearray()
-        self._oom: Optional[OomWatch] = None
         self._reap_attempts = 0
         self._kill_at = 0.0
+        self._is_ended = False  # by SIGKILL in place of SIGTERM
         self.pid = 0
         self.forked: Optional[WarmTask] = None
         self.exit: Optional[Exit] = None
         self.closed = False
         self.killed = False
-        self._is_ended = False  # by SIGKILL in place of SIGTERM
         self.released = False
         self.reason = NO_REASON
 
@@ -137,25 +126,18 @@ class TaskProcess:
 
     def _take(self, spawned: Spawned, hook: Optional[Hook]) -> None:
         self._spawned = spawned
-        self.pid, self.output, self._gate, self._hook_pipe = self._spawned[:4]
+        self.pid, self.output, self._gate, self._hook_pipe, _ = spawned
         self._oom = OomWatch(self.pid)
-        _enlarge_pipe(self.output)
+        with contextlib.suppress(OSError):  # over the user's limit for pipes
+            fcntl.fcntl(self.output, _SET_PIPE_SIZE, _PIPE_SIZE)
         self._loop.watch(self.output, READ, lambda _: self._read())
-        self._is_hook_for_children = self._hook_arrived = (
-            hook is not None and hook.for_children
-        )  # these send only stacks
-        if hook:
+        if hook is not None:
+            self._is_hook_for_children = self._has_hook_arrived = hook.for_children  # these send only stacks
             self._loop.watch(self._hook_pipe, READ, lambda _: self._read_hook())
-        if hook and hook.holds_task:
+        if hook is not None and hook.holds_task:
             self._loop.after("arrive", ARRIVE_S, self._never_arrived)
         else:
-            self._loop.after("arrive", 0.0, self._arrive)
-
-    def _arrive(self) -> None:
-        if not self._arrived and self.exit is None:
-            self._arrived = True
-            self._loop.cancel("arrive")
-            self._on_held()
+            self._loop.after("arrive", 0.0, self._events.held)
 
     def _never_arrived(self) -> None:
         self.reason = Reason(f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s")
@@ -163,7 +145,7 @@ class TaskProcess:
 
     def release(self, start_at: float = 0.0) -> None:
         """Open the gate at a time of the monotonic clock; at once if it is past."""
-        if self._gate >= 0 and self.exit is None:
+        if self.held and self.exit is None:
             self._gate = -1
             self.released = True
             open_gate(self._spawned, start_at)
@@ -171,7 +153,7 @@ class TaskProcess:
     @property
     def is_starting_python(self) -> bool:
         """Return True if its gate is open and its interpreter has not come to the hook yet."""
-        return self.released and self._hook_pipe >= 0 and not self._hook_arrived
+        return self.released and self._hook_pipe >= 0 and not self._has_hook_arrived
 
     @property
     def held(self) -> bool:
@@ -188,14 +170,13 @@ class TaskProcess:
         """Return True if user code ran until SIGKILL; False if only other processes of the task were killed."""
         return self.killed and self.released and self.exit is not None and self.exit.signal == signal.SIGKILL
 
-    def inspect(self, empty: HangInspection, on_done: Callable[[HangInspection], None]) -> None:
-        """Inspect what the task is doing; `on_done` is called once, within little more than two seconds.
+    # --- stacks -----------------------------------------------------------------------------------------------------
 
-        Args:
-            empty: The record to fill in.
-            on_done: Called with the filled record.
-        """
-        inspect_task(self._find_stack_process(), self.dump_stacks, empty, on_done)
+    def inspect(self, on_done: Callable[[HangInspection], None]) -> None:
+        """Inspect what the task is doing; `on_done` is called once, within little more than two seconds."""
+        pid, began = self._find_stack_process(), time.monotonic()
+        before = read_stat(pid)
+        self.dump_stacks(lambda stacks: on_done(inspect_process(pid, stacks, before, time.monotonic() - began)))
 
     def dump_stacks(self, on_done: Callable[[str], None]) -> None:
         """Request the stacks of all Python threads; `on_done` is called once, within two seconds.
@@ -204,12 +185,11 @@ class TaskProcess:
         stuck in the kernel.
         """
         self._stack_requests.append(on_done)
-        if len(self._stack_requests) > 1:
-            return
-        self._stacks.clear()
-        target = self._find_stack_process()
-        is_requested = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
-        self._loop.after("stacks", STACKS_S if is_requested else 0.0, self._deliver_stacks)
+        if len(self._stack_requests) == 1:
+            self._stacks.clear()
+            target = self._find_stack_process()
+            is_requested = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
+            self._loop.after("stacks", STACKS_S if is_requested else 0.0, self._deliver_stacks)
 
     def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
@@ -221,16 +201,14 @@ class TaskProcess:
 
     def _can_dump_stacks(self, pid: int) -> bool:
         """Return True if the process handles our signal, which would end any other process, and has our pipe."""
-        if self._hook_pipe < 0 or self.exit is not None:
-            return False
         stat = read_stat(pid)
-        if stat is None or stat.state not in "RSD" or not handles_signal(pid, STACKS_SIGNAL):
+        if self._hook_pipe < 0 or self.exit is not None or stat is None or stat.state not in "RSD":
             return False
         try:
             their_pipe = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
-            return their_pipe == os.readlink(f"/proc/self/fd/{self._hook_pipe}")
         except OSError:
             return False
+        return their_pipe == os.readlink(f"/proc/self/fd/{self._hook_pipe}") and handles_signal(pid, STACKS_SIGNAL)
 
     def _read_hook(self) -> None:
         try:
@@ -240,28 +218,31 @@ class TaskProcess:
         if not data:
             self._close_hook_pipe()
             return
-        if not self._hook_arrived:  # the hook writes a byte when it arrives
-            self._hook_arrived, data = True, data[1:]
-            self._arrive()
+        if not self._has_hook_arrived:  # the hook writes a byte when it arrives
+            self._has_hook_arrived, data = True, data[1:]
+            if self._loop.waits_for("arrive"):
+                self._loop.cancel("arrive")
+                self._events.held()
         reports, stacks, self._cut_report = split_reports(self._cut_report + data)
         for report in reports:
-            self._on_report(report)
+            self._events.report(report)
         if stacks and self._stack_requests and len(self._stacks) < _MOST_STACKS:
             self._stacks += stacks
             self._loop.after("stacks", _QUIET_S, self._deliver_stacks)
 
     def _deliver_stacks(self) -> None:
         self._loop.cancel("stacks")
-        text = self._stacks.decode("utf-8", "replace")
         requests, self._stack_requests = self._stack_requests, []
         for on_done in requests:
-            on_done(text)
+            on_done(self._stacks.decode("utf-8", "replace"))
 
     def _close_hook_pipe(self) -> None:
         if self._hook_pipe >= 0:
             self._loop.unwatch(self._hook_pipe)
             os.close(self._hook_pipe)
             self._hook_pipe = -1
+
+    # --- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self, grace_s: float, unending: AbstractSet[int] = frozenset()) -> None:
         """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds.
@@ -286,7 +267,7 @@ class TaskProcess:
     def _end(self, pids: AbstractSet[int]) -> None:
         """End processes as SIGTERM would have ended them."""
         self._is_ended = self.exit is None and self.pid in pids
-        signal_all(self._descendants() & pids, signal.SIGKILL)
+        signal_all(self._members() & pids, signal.SIGKILL)
 
     def kill(self) -> None:
         """Send SIGKILL to the process group and all descendants until none is left."""
@@ -295,7 +276,7 @@ class TaskProcess:
         self.killed = True
         if self.exit is None:
             signal_group(self.pid, signal.SIGKILL)
-        signal_all(self._descendants(), signal.SIGKILL)
+        signal_all(self._members(), signal.SIGKILL)
         self._loop.after("kill", _AGAIN_S, self.kill)
 
     def record_exit(self, status: int) -> None:
@@ -307,48 +288,56 @@ class TaskProcess:
             os.close(self._gate)
             self._gate = -1
         self._drain()
-        self._loop.cancel("arrive")
-        if self._oom is not None and self.exit.signal == signal.SIGKILL and not self.killed:
+        for name in ("arrive", "kill"):
+            self._loop.cancel(name)
+        if self.exit.signal == signal.SIGKILL and not self.killed:
             verdict = self._oom.verdict()
             self.reason = Reason(verdict, ReasonKind.OUT_OF_MEMORY) if verdict else NO_REASON
-        if self._stack_requests:
-            self._deliver_stacks()
+        self._deliver_stacks()
         self._close_hook_pipe()
-        self._on_exit(self.exit)
-        if self.output >= 0 and self._descendants():
+        self._events.exit(self.exit)
+        if self.output >= 0 and self._members():
             # A script that a shell started has the whole grace period, although the shell ends immediately.
             self._loop.after("reap", max(LINGER_S, self._kill_at - time.monotonic()), self._reap)
         else:
             self._reap()
 
-    def _descendants(self) -> Set[int]:
-        return self.processes(list_processes()) if self._may_have_descendants() else set()
-
-    def _may_have_descendants(self) -> bool:
-        """Return False if no living child of this process, which adopts all orphans, is part of the task."""
-        children = list_children() if self.forked is None else None
-        if children is None:
-            return True
-        return any(not self.is_helper(pid) and _is_living(read_stat(pid)) for pid in children)
-
-    def processes(self, table: Dict[int, Stat]) -> Set[int]:
-        """Return the processes of `table` that belong to the task."""
+    def _members(self) -> Set[int]:
+        """Return all processes that belong to the task."""
+        table = list_processes()
         if self.forked is None:
-            return {pid for pid in descendants(os.getpid(), table) if not self.is_helper(pid)}
+            return {pid for pid in descendants(os.getpid(), table) if not self._is_helper(pid)}
         # Its orphans have other parents.
-        members = {
-            stat.pid for stat in table.values() if stat.group == self.pid or is_marked(stat.pid, self._directory)
-        }
-        return members | descendants(self.pid, table)
+        marked = {pid for pid, stat in table.items() if stat.group == self.pid or is_marked(pid, self._directory)}
+        return marked | descendants(self.pid, table)
+
+    def read_processes(self) -> Dict[int, Stat]:
+        """Return the processes of the task without reading all processes of the host; orphans may be missing."""
+        if self.forked is None:
+            stats = read_descendants(os.getpid())
+            return {pid: stat for pid, stat in stats.items() if not self._is_helper(pid)}
+        stat = read_stat(self.pid)
+        return {**read_descendants(self.pid), **({} if stat is None else {self.pid: stat})}
 
     def _reap(self) -> None:
-        left = self._descendants()
+        left = self._members()
         if left and self._reap_attempts * _AGAIN_S < _REAP_S:
             self._reap_attempts += 1
             self.killed = signal_all(left, signal.SIGKILL) or self.killed
             self._loop.after("reap", _AGAIN_S, self._reap)
             return
-        self._close()
+        self._drain()
+        if self.output >= 0:
+            self._end_output()
+        if self.forked is not None:
+            self._loop.unwatch(self.forked.connection.fileno())
+            self.forked.connection.close()
+        for name in ("kill", "end", "reap"):
+            self._loop.cancel(name)
+        self.closed = True
+        self._events.closed()
+
+    # --- output -----------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
         self._read_once()
@@ -367,7 +356,7 @@ class TaskProcess:
         except BlockingIOError:
             return False
         if data:
-            self._on_output(data)
+            self._events.output(data)
         else:
             self._end_output()
         return bool(data)
@@ -376,26 +365,3 @@ class TaskProcess:
         self._loop.unwatch(self.output)
         os.close(self.output)
         self.output = -1
-
-    def _close(self) -> None:
-        self._drain()
-        if self.output >= 0:
-            self._end_output()
-        if self.forked is not None:
-            self._loop.unwatch(self.forked.connection.fileno())
-            self.forked.connection.close()
-        for name in ("kill", "end", "reap"):
-            self._loop.cancel(name)
-        self.closed = True
-        self._on_closed()
-
-
-def _is_living(stat: Optional[Stat]) -> bool:
-    return stat is not None and stat.state not in DEAD
-
-
-def _enlarge_pipe(pipe: int) -> None:
-    import fcntl
-
-    with contextlib.suppress(OSError):  # over the user's limit for pipes
-        fcntl.fcntl(pipe, _SET_PIPE_SIZE, _PIPE_SIZE)

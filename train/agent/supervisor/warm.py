@@ -10,18 +10,20 @@ import re
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.processes import MARK, is_marked, list_processes, signal_all
 from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, spawn
+from train.agent.supervisor.environment import Start
 
 if TYPE_CHECKING:
     import ast
 
 _ANSWER_S = 2.0  # the supervisor, which sends heartbeats too, waits for it
 _LONGEST = 1 << 10
+_SILENT = "the process with its imports does not answer"
 _KERAS = ("tensorflow", "tf_keras", "keras")
 _MODULES = (*_KERAS, "numpy", "h5py", "pandas", "scipy", "sklearn")
 _STATEFUL = ("jax", "torch")  # a fork of a process that has imported them was not tried
@@ -48,6 +50,31 @@ class WarmTask(NamedTuple):
     connection: socket.socket  # to its parent process, which reports the exit, and kills the task when this is closed
 
 
+def start_warm(
+    start: Start, command: Sequence[str], env: Mapping[str, str], hook: Optional[Hook]
+) -> Union[WarmTask, str]:
+    """Fork a task, held at its gate; else return why it is a new process, and prepare to fork the next one."""
+    obstacles = {
+        "the host has no Python that imports sitecustomize": hook is None,
+        hook.obstacle if hook is not None else "": hook is not None and not hook.holds_task,
+        "the host runs several tasks": bool(start.host.shared),
+        "the host has GPUs": bool(start.facts.gpus),
+        "the job has secrets": bool(start.commit.secret_env),
+    }
+    obstacle = next((text for text, is_true in obstacles.items() if is_true), "")
+    program = read_program(command, start.paths.source) if not obstacle else WarmProgram(obstacle=obstacle)
+    if hook is None or program.obstacle:
+        return program.obstacle
+    kept = {name: value for name, value in env.items() if not _VOLATILE.fullmatch(name)}
+    path = os.path.join(start.host.warm, _make_key(command[0], program.modules, kept, start.paths.directory))
+    values = {"command": list(command), "environment": dict(env), "directory": start.paths.source}
+    task = _fork_task(path, {**values, "path": program.first_path, "umask": start.umask})
+    if isinstance(task, str):
+        with contextlib.suppress(OSError):
+            _start_server(path, [command[0], os.path.join(hook.directory, "warm.py")], kept, program.modules, hook)
+    return task
+
+
 def read_program(command: Sequence[str], directory: str) -> WarmProgram:
     """Return what the script of a command imports before any other code, and before a module of the job, runs."""
     import ast  # no other job needs it
@@ -70,10 +97,8 @@ def read_program(command: Sequence[str], directory: str) -> WarmProgram:
             break
         names += imported
     obstacle = next((f"the script imports {name}" for name in names if name in _STATEFUL), "")
-    if not set(_KERAS).intersection(names):
-        obstacle = obstacle or (
-            "the script does not import tensorflow, tf_keras, or keras before it does anything else"
-        )
+    if not obstacle and not set(_KERAS).intersection(names):
+        obstacle = "the script does not import tensorflow, tf_keras, or keras before it does anything else"
     return WarmProgram(tuple(dict.fromkeys(name for name in names if name in _MODULES)), first_path, obstacle)
 
 
@@ -88,55 +113,32 @@ def _imported_modules(node: ast.stmt) -> List[str]:
     return []
 
 
-def make_key(python: str, modules: Sequence[str], env: Mapping[str, str], task: str) -> str:
+def _make_key(python: str, modules: Sequence[str], kept: Mapping[str, str], task: str) -> str:
     """Return the name of the process that may fork a task: it has the same imports, variables, and limits.
 
     Args:
         python: The interpreter.
         modules: To be imported.
-        env: Of the task.
+        kept: Variables of the task that an import may read.
         task: Directory of the task, which differs between jobs.
     """
-    kept = {name: value.replace(task, "") for name, value in env.items() if not _VOLATILE.fullmatch(name)}
+    variables = sorted((name, value.replace(task, "")) for name, value in kept.items())
     group = _SESSION_SCOPE.sub("session.scope", read_text("/proc/self/cgroup"))
-    state = (python, modules, sorted(kept.items()), group, read_text("/proc/self/limits"))
+    state = (python, modules, variables, group, read_text("/proc/self/limits"))
     return hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def fork_task(
-    root: str,
-    key: str,
-    command: Sequence[str],
-    env: Mapping[str, str],
-    *,
-    directory: str,
-    first_path: str,
-    umask: int,
-) -> Union[WarmTask, str]:
-    """Fork a task, held at its gate; return why that is not possible.
-
-    Args:
-        root: Directory of the warm processes.
-        key: Of the process.
-        command: Of the task.
-        env: Of the task.
-        directory: Working directory of the task.
-        first_path: The directory from which Python imports first.
-        umask: Of the task.
-    """
-    obstacle = read_text(os.path.join(root, f"{key}.obstacle"))
-    if obstacle:
-        return obstacle
-    request = {"command": list(command), "environment": dict(env), "directory": directory, "path": first_path}
-    data = json.dumps({**request, "umask": umask}).encode() + b"\n"
+def _fork_task(path: str, request: Dict[str, Any]) -> Union[WarmTask, str]:
+    """Fork a task from the process that listens at `path`; return why that is not possible."""
+    data = json.dumps(request).encode() + b"\n"
     (output, output_end), (gate_end, gate), (line, line_end) = os.pipe(), os.pipe(), os.pipe()
     for fd in (output, line, line_end):
         os.set_blocking(fd, False)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    kind, reason = "", "the process with its imports does not answer"
+    kind, reason = "", _SILENT
     try:
-        with short_path(os.path.join(root, key)) as path:
-            connection.connect(path)
+        with short_path(path) as short:
+            connection.connect(short)
         connection.settimeout(_ANSWER_S)
         socket.send_fds(connection, [data[:1]], [output_end, gate_end, line_end])
         connection.sendall(data[1:])
@@ -145,9 +147,8 @@ def fork_task(
         reason = "no process has imported its modules yet"
     except OSError as error:
         reason += f": {error}"
-    finally:
-        for fd in (output_end, gate_end, line_end):
-            os.close(fd)
+    for fd in (output_end, gate_end, line_end):
+        os.close(fd)
     if kind == "started":
         task, number = map(int, reason.split())
         connection.setblocking(False)
@@ -155,7 +156,7 @@ def fork_task(
     for fd in (output, gate, line):
         os.close(fd)
     connection.close()
-    return reason or "the process with its imports does not answer"
+    return reason or _SILENT
 
 
 def receive_exit(connection: socket.socket) -> Optional[int]:
@@ -169,29 +170,20 @@ def receive_exit(connection: socket.socket) -> Optional[int]:
     return int(words[1]) if len(words) == 2 and words[0] == b"exit" else -1
 
 
-def start_server(
-    root: str, key: str, command: Sequence[str], env: Mapping[str, str], *, program: WarmProgram, hook: Hook
-) -> None:
+def _start_server(path: str, program: List[str], kept: Mapping[str, str], modules: Sequence[str], hook: Hook) -> None:
     """Start the process from which later tasks are forked, unless it exists; it ends the one before.
 
     Raises:
         OSError: it cannot be started.
     """
-    if any(is_marked(pid, root) for pid in list_processes()) and os.path.exists(os.path.join(root, key)):
+    root, key = os.path.split(path)
+    if os.path.exists(path) and any(is_marked(pid, root) for pid in list_processes()):
         return
     end_server(root)
     make_directory(root)
-    kept: Dict[str, str] = {name: value for name, value in env.items() if not _VOLATILE.fullmatch(name)}
-    words = [
-        command[0],
-        os.path.join(hook.directory, "warm.py"),
-        root,
-        key,
-        str(int(STACKS_SIGNAL)),
-        *program.modules,
-    ]
+    command = [*program, root, key, str(int(STACKS_SIGNAL)), *modules]
     hook = hook._replace(holds_task=False, for_children=True)
-    spawned = spawn(words, {**kept, MARK: root}, "/", umask=0o077, gated=False, hook=hook)
+    spawned = spawn(command, {**kept, MARK: root}, "/", umask=0o077, gated=False, hook=hook)
     os.close(spawned.output)
     os.close(spawned.line)
 

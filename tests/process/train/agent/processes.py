@@ -11,7 +11,7 @@ from pathlib import Path
 from train.agent.host.loop import Loop
 from train.agent.host.spawn import Hook, install_hook
 from train.agent.protocol.records import Exit
-from train.agent.supervisor.task import TaskProcess
+from train.agent.supervisor.task import TaskEvents, TaskProcess
 
 DEADLINE_S = 90.0
 
@@ -25,13 +25,9 @@ class HeldProcess:
         self.held = 0
         self.exits: list[Exit] = []
         self.closed = 0
-        self.task = TaskProcess(
-            self.loop,
-            on_output=self.output.extend,
-            on_exit=self.exits.append,
-            on_closed=self._close,
-            on_held=self._hold,
-        )
+        self.reports: list[bytes] = []
+        events = TaskEvents(self.output.extend, self.exits.append, self._close, self._hold, self.reports.append)
+        self.task = TaskProcess(self.loop, events)
 
     def _hold(self) -> None:
         self.held += 1

@@ -120,7 +120,7 @@ def test_a_server_in_join_does_not_block_others() -> None:
 
 def inspect(held: HeldProcess) -> HangInspection:
     inspections: list[HangInspection] = []
-    held.task.inspect(HangInspection("worker-1", "worker-1", 3, 0.0, "", "", []), inspections.append)
+    held.task.inspect(inspections.append)
     held.until(lambda: inspections)
     return inspections[0]
 
@@ -143,7 +143,7 @@ load()
         held.task.release()
         held.until(lambda: b"ready" in held.output)
         inspected = inspect(held)
-        assert (inspected.task, inspected.attempt, inspected.state) == ("worker-1", 3, "S")
+        assert inspected.state == "S"
         assert " in load\n" in inspected.stack
         assert inspected.kernel.startswith("CPU ")
         accepted, peer = server.accept()

@@ -259,7 +259,7 @@ def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) ->
         child.until(lambda: stacks)
         assert " in main\n" in stacks[0]
         seen: list[HangInspection] = []
-        child.task.inspect(HangInspection("worker-0", "worker-0", 1, 0.0, "", "", []), seen.append)
+        child.task.inspect(seen.append)
         child.until(lambda: seen)
         assert (seen[0].state, " in main\n" in seen[0].stack) == ("S", True)
 
@@ -449,12 +449,10 @@ def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path,
     (package / "trace.py").write_text(FAKE_TRACE)
     (tmp_path / "keras.py").write_text("raise ImportError('broken')")
     with process() as child:
-        reports: list[object] = []
-        child.task._on_report = lambda report: reports.append(json.loads(report)["activity"])
         started(child, tmp_path, OBSERVED, hook_in(tmp_path), interpreter(version))
         child.until(lambda: child.held)
         child.task.release()
         child.until(lambda: child.exits)
         assert child.output == b"broken\nTrue\n"
         expected = ["importing tensorflow", None, "tracing a tf.function", None, "importing keras", None]
-        assert reports == expected
+        assert [json.loads(report)["activity"] for report in child.reports] == expected
