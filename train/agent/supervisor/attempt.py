@@ -252,7 +252,7 @@ class Attempt:
             return False
         return True
 
-    def reap(self) -> None:
+    def close(self) -> None:
         """Release all resources."""
         self._close_probes()
         for name in ("usage", "wake", "progress", "parse"):

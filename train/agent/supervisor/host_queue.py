@@ -18,8 +18,6 @@ from train.agent.host.spawn import fork_helper
 from train.agent.protocol.records import Reason
 from train.agent.supervisor.environment import Start
 
-_MOST_FAILURES = 5
-
 
 class HostQueue:
     """The place of a job in the queue of its host.
@@ -39,7 +37,6 @@ class HostQueue:
         self._feed = feed
         self._pid = 0
         self._claims = 0  # attempt for which the host must be locked; 0: the job waits for its turn
-        self._failures = 0
 
     def await_turn(self) -> None:
         """Wait for the end of all earlier jobs; feed Unqueued."""
@@ -56,10 +53,6 @@ class HostQueue:
             return
         self._pid = 0
         if status != 0:
-            self._failures += 1
-            if self._failures < _MOST_FAILURES:
-                self._pid = self._fork()
-                return
             reason = Reason(f"the queue of {self._start.commit.slot} cannot be read")
             self._feed(reconciler.Failed(self._claims or self._start.commit.attempt, reason))
         elif not self._claims:

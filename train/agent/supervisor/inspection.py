@@ -102,7 +102,4 @@ def _describe_kernel(stat: Stat, ticks_before: int, seconds: float) -> str:
     waits = read_text(f"/proc/{stat.pid}/wchan").strip()
     if waits not in ("", "0"):
         parts.append(f"waits in {waits}")
-    call = read_text(f"/proc/{stat.pid}/syscall").split()
-    if call and call[0].isdigit():
-        parts.append(f"system call {call[0]}")
     return ", ".join(parts)

@@ -425,7 +425,7 @@ class Supervisor:
             helpers=self._helpers,
         )
         if before is not None:
-            before.reap()
+            before.close()
         return self._attempt
 
     def _attempt_for(self, number: int) -> Attempt:
@@ -542,19 +542,11 @@ class Supervisor:
         return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:
-        self._links.close()
-        remove_file(job_mark())
-        self._queue.close()
-        if self._notices is not None:
-            self._notices.close()
-        if self._replicator is not None:
-            self._replicator.close()
-        if self._reviver is not None:
-            self._reviver.close()
-        if self._attempt is not None:
-            self._attempt.reap()
-        remove_file(self._start.paths.processes)
-        remove_file(self._start.paths.control)
+        for part in (self._links, self._queue, self._notices, self._replicator, self._reviver, self._attempt):
+            if part is not None:
+                part.close()
+        for path in (job_mark(), self._start.paths.processes, self._start.paths.control):
+            remove_file(path)
         for answer in self._stoppers:
             answer(records.Stopped(killed=self._killed, running=True))
         self._control.close()

@@ -6,12 +6,12 @@ The watchdog does nothing else, so that nothing else can end it. It exits last.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import select
 import signal
 import socket
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Callable, List, NoReturn, Optional
 
 from train.agent.files.disk import remove_scratch
@@ -61,43 +61,39 @@ class _SupervisorState:
     """State of the supervisor that the watchdog keeps."""
 
     def __init__(self) -> None:
-        self._order = b""
-        self.output = -1
-        self.log = ""
+        self.order: Optional[DesiredState] = None
+        self._output = -1
+        self._log = ""
 
-    def receive(self, data: bytes, descriptors: List[int]) -> None:
-        """Handle a message of the supervisor."""
+    def receive(self, line: socket.socket) -> bool:
+        """Handle a message of the supervisor; return False if it has ended."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 1)
+        except OSError:
+            return False
         kind, _, rest = data.partition(b" ")
         if kind == b"order":
-            self._order = rest
+            self.order = from_line(rest)
         elif kind == b"output" and descriptors:
             self.close()
-            self.output, self.log = descriptors[0], os.fsdecode(rest)
-
-    @property
-    def order(self) -> Optional[DesiredState]:
-        """Return the last desired state."""
-        return from_line(self._order) if self._order else None
+            self._output, self._log = descriptors[0], os.fsdecode(rest)
+        return bool(data)
 
     def save(self) -> None:
         """Append the unread output of the task to its log."""
-        if self.output < 0:
+        if self._output < 0:
             return
-        os.set_blocking(self.output, False)
-        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            with contextlib.suppress(BlockingIOError):
-                while data := os.read(self.output, _AT_ONCE):
-                    os.write(log, data)
-        finally:
-            os.close(log)
-            self.close()
+        os.set_blocking(self._output, False)
+        with open(self._log, "ab", opener=partial(os.open, mode=0o600)) as log, contextlib.suppress(BlockingIOError):
+            while data := os.read(self._output, _AT_ONCE):
+                log.write(data)
+        self.close()
 
     def close(self) -> None:
         """Close the pipe."""
-        if self.output >= 0:
-            os.close(self.output)
-            self.output = -1
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
 
 
 Supervise: TypeAlias = "Callable[[Watchdog, Optional[DesiredState], Reason], None]"
@@ -129,27 +125,22 @@ def watch(paths: TaskPaths, slot: str, stopped_s: float, supervise: Supervise, r
             state.close()
             _run_supervisor(Watchdog(watchdog, theirs), state.order, reason, supervise)
         theirs.close()
-        signal.signal(signal.SIGTERM, functools.partial(_forward_signal, pid))
+        signal.signal(signal.SIGTERM, partial(_forward_signal, pid))
         with ours:
             status = _await_end(pid, ours, changes, state, stopped_s)
         if status == 0 or state.order is None:
             remove_scratch(paths.scratch)
             return
         end_leftovers(paths)
-        _reap()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:  # what the supervisor left behind
+                continue
         state.save()
         if os.WIFSIGNALED(status):
             reason = Reason(f"the agent of {slot} was killed", ReasonKind.AGENT_KILLED)
         else:
             reason = Reason(f"the agent of {slot} broke off")
         os.write(2, f"{reason.text}, with status {status}\n".encode())
-
-
-def _reap() -> None:
-    """Wait for the child processes that the supervisor left behind."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
 
 
 def _forward_signal(pid: int, number: int, _: object) -> None:
@@ -197,7 +188,7 @@ def _await_end(pid: int, line: socket.socket, changes: int, state: _SupervisorSt
         ready = [fd for fd, _ in poll.poll(None if left_s is None else left_s * 1000)]
         if changes in ready:
             os.read(changes, _AT_ONCE)
-        if line.fileno() in ready and not _receive_message(line, state):
+        if line.fileno() in ready and not state.receive(line):
             return os.waitpid(pid, 0)[1]
         stat = read_stat(pid)
         if stat is None or stat.state != "T":
@@ -207,13 +198,3 @@ def _await_end(pid: int, line: socket.socket, changes: int, state: _SupervisorSt
         elif time.monotonic() >= kill_at:
             kill_at = None
             os.kill(pid, signal.SIGKILL)
-
-
-def _receive_message(line: socket.socket, state: _SupervisorState) -> bool:
-    """Handle a message of the supervisor; return False if it has ended."""
-    try:
-        data, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 1)
-    except OSError:
-        return False
-    state.receive(data, descriptors)
-    return bool(data)

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.hosts import DEADLINE_S, Agent, Bundle, Story, committed, follow
 from tests.program import wait_for
@@ -45,11 +43,11 @@ class Job:
     """A job of `count` slots whose tasks count."""
 
     def __init__(
-        self, connect: Connect, count: int, policy: Policy, script: str = COUNT, steps: int = 1000, **more: Any
+        self, connect: Connect, count: int, policy: Policy, script: str = COUNT, first_host: int = 0, **more: Any
     ):
-        self.agents: list[Agent] = [connect(index) for index in range(count)]
+        self.agents: list[Agent] = [connect(first_host + index) for index in range(count)]
         self.names = [f"worker-{index}" for index in range(count)]
-        command = [sys.executable, "task.py", str(steps)]
+        command = [sys.executable, "task.py", "1000"]
         self.members: list[Member] = committed(
             self.agents, "job", Bundle(script), command=command, policy=policy, grace_s=1.0, **more
         )
@@ -120,16 +118,17 @@ for second in range(60 if os.environ["MODE"] == "wait" else 16):
 """
 
 
-@pytest.mark.parametrize(
-    ("mode", "outcome"), [("wait", Outcome.FAILED), ("write", Outcome.SUCCEEDED), ("compute", Outcome.SUCCEEDED)]
-)
-def test_a_job_ends_after_the_idle_timeout_only_if_no_task_is_active(
-    connect: Connect, mode: str, outcome: Outcome
-) -> None:
-    job = Job(connect, 2, Policy(restarts=3, idle_timeout_s=8.0), WAITING, env={"MODE": mode})
-    result = job.result()
-    assert (result.outcome, result.attempt) == (outcome, 1)
-    assert ("--idle-timeout" in result.reason) is (outcome is Outcome.FAILED)
+def test_a_job_ends_after_the_idle_timeout_only_if_no_task_is_active(connect: Connect) -> None:
+    outcomes = {"wait": Outcome.FAILED, "write": Outcome.SUCCEEDED, "compute": Outcome.SUCCEEDED}
+    policy = Policy(restarts=3, idle_timeout_s=8.0)
+    jobs = [
+        Job(connect, 2, policy, WAITING, first_host=2 * index, env={"MODE": mode})
+        for index, mode in enumerate(outcomes)
+    ]
+    for job, outcome in zip(jobs, outcomes.values(), strict=True):
+        result = job.result()
+        assert (result.outcome, result.attempt) == (outcome, 1)
+        assert ("--idle-timeout" in result.reason) is (outcome is Outcome.FAILED)
 
 
 def test_stop_between_two_attempts_ends_the_job(connect: Connect) -> None:

@@ -22,6 +22,7 @@ from train.agent.protocol.records import (
     Policy,
     Prepared,
     Progress,
+    Stop,
     Stopped,
     TaskState,
     Usage,
@@ -38,12 +39,9 @@ print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.get
                   "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
 """
 
-# Prints, writes its process ID to a file, and sleeps until a signal, which its arguments may make it ignore.
+# Writes its process ID to a file, and sleeps.
 SLEEP = """
-import os, signal, sys, time
-if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("sleeping", flush=True)
+import os, time
 with open("pid.new", "w") as file:
     file.write(str(os.getpid()))
 os.rename("pid.new", "pid")
@@ -73,7 +71,11 @@ def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
 
 
 def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
-    agent = connect(env={"SSH_CONNECTION": "1 2 3 4", "SSH_AUTH_SOCK": "/tmp/a", "MY_SESSION": "kept"})
+    before = os.umask(0o027)
+    try:
+        agent = connect(env={"SSH_CONNECTION": "1 2 3 4", "SSH_AUTH_SOCK": "/tmp/a", "MY_SESSION": "kept"})
+    finally:
+        os.umask(before)
     bundle = Bundle(PRINT_ENVIRONMENT)
     members = committed([agent], "one", bundle, env={"MY_NAME": "a b"}, secret_env={"MY_KEY": "s3cr3t"})
     story = follow(agent, Follow("one", "worker-0"))
@@ -85,7 +87,7 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     seen = json.loads(story.log)
     directory = agent.root / "jobs" / "one" / "worker-0"
     assert seen["cwd"] == str(directory / "src")
-    assert seen["pgid"] is True
+    assert (seen["pgid"], seen["umask"]) == (True, 0o027)
     assert seen["fds"] == [0, 1, 2, 3, 1023]  # 3 is the directory that is being listed, 1023 takes stacks
     assert json.loads(seen["env"]["TF_CONFIG"]) == {
         "cluster": {"worker": [f"127.0.0.1:{members[0].port}"]},
@@ -97,21 +99,10 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     assert not [name for name in seen["env"] if name.startswith("SSH_")]
     assert seen["env"]["FLEET_CHECKPOINT_DIR"] == str(directory / "checkpoints")
     assert (directory / "checkpoints").is_dir()
+    assert [path.stat().st_mode & 0o077 for path in (agent.root, directory)] == [0, 0]
     written = b"".join(content for path, content in read_files(agent.root) if path.name != "log")
     assert b"s3cr3t" not in written
     assert log_of(agent.root, "one") == story.log
-
-
-def test_the_users_umask_is_kept_and_the_jobs_directory_is_private(connect: Connect) -> None:
-    before = os.umask(0o027)
-    try:
-        agent = connect()
-    finally:
-        os.umask(before)
-    committed([agent], "mask", Bundle(PRINT_ENVIRONMENT))
-    assert json.loads(follow(agent, Follow("mask", "worker-0")).log)["umask"] == 0o027
-    for directory in (agent.root, agent.root / "jobs" / "mask" / "worker-0"):
-        assert directory.stat().st_mode & 0o077 == 0
 
 
 def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> None:
@@ -189,30 +180,6 @@ print("done")
         assert not alive(pid_in(agent.root, "daemon", "worker-0", name))
 
 
-def test_script_of_a_shell_has_the_grace_period_although_the_shell_ends(connect: Connect) -> None:
-    agent = connect()
-    save = (
-        "import os, signal, time\n"
-        "def save(*_):\n    time.sleep(2.5)\n    print('saved', flush=True)\n    os._exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-    )
-    committed([agent], "shell", Bundle(save + SLEEP), command=["sh", "-c", f"{sys.executable} task.py; true"])
-    assert eventually(lambda: log_of(agent.root, "shell") == b"sleeping\n")
-    assert agent.stop("shell", grace_s=20) == Stopped(killed=False, running=True)
-    assert log_of(agent.root, "shell") == b"sleeping\nsaved\n"
-
-
-def test_task_that_ends_on_sigterm_was_not_killed_if_a_process_it_started_was(connect: Connect) -> None:
-    agent = connect()
-    stubborn = f"exec {sys.executable} task.py stubborn"
-    script = f"import subprocess\nsubprocess.run({['sh', '-c', stubborn]!r}, stdout=-3, stderr=-3)"
-    command = [sys.executable, "-c", script]
-    committed([agent], "child", Bundle(SLEEP), command=command)
-    pid = pid_in(agent.root, "child", "worker-0")
-    assert agent.stop("child", grace_s=10) == Stopped(killed=False, running=True)
-    assert not alive(pid)
-
-
 # As TensorFlow does, the stand-in catches SIGTERM without Python's signal module.
 STRATEGY = """
 import ctypes
@@ -237,36 +204,49 @@ def save(*_):
     sys.exit(print("saved", file=sys.stderr))
 signal.signal(signal.SIGTERM, save)
 """
-CollectiveAllReduceExtended()._initialize_multi_worker(None)
-if sys.argv[1] == "handler":
+IGNORE = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+if "plain" not in sys.argv:
+    CollectiveAllReduceExtended()._initialize_multi_worker(None)
+if "handler" in sys.argv:
     exec(SAVE)
-if sys.argv[1] == "child":
+if "child" in sys.argv:
     child = subprocess.Popen([sys.executable, "-c", SAVE + "print(flush=True); time.sleep(60)"], stdout=-1)
+    child.stdout.readline()
+if "stubborn" in sys.argv:
+    child = subprocess.Popen([sys.executable, "-c", IGNORE], stdout=-1, stderr=-3)
     child.stdout.readline()
 with Trace("tf.constant"):
     print("ready", flush=True)
 time.sleep(60)
 '''
+ON_STOP = [  # arguments of the script; whether a shell runs it; whether it saves; how the task ends
+    ("strategy", False, False, Exit(signal=signal.SIGTERM)),
+    ("strategy handler", False, True, Exit(code=0)),
+    ("strategy child", False, True, Exit(signal=signal.SIGTERM)),
+    ("strategy", True, False, Exit(signal=signal.SIGTERM)),
+    ("plain handler", True, True, Exit(signal=signal.SIGTERM)),  # although the shell ends at once
+    ("plain stubborn", False, False, Exit(signal=signal.SIGTERM)),  # only a process that it started is killed
+]
 
 
-@pytest.mark.parametrize("kind", ["none", "handler", "child", "shell"])
-def test_only_a_script_that_handles_sigterm_has_the_grace_period(connect: Connect, kind: str) -> None:
-    agent = connect()
+def test_only_a_script_that_handles_sigterm_has_the_grace_period(connect: Connect) -> None:
     bundle = Bundle(STOPPED)
     for name, text in (("distribute/collective_all_reduce_strategy", STRATEGY), ("profiler/trace", TRACE)):
         bundle.add(f"tensorflow/python/{name}.py", text.encode())
     for package in ("", "python/", "python/distribute/", "python/profiler/"):
         bundle.add(f"tensorflow/{package}__init__.py", b"")
-    command = [sys.executable, "task.py", kind]
-    if kind == "shell":
-        command = ["sh", "-c", f"{' '.join(command)}; echo ended"]
-    committed([agent], kind, bundle, command=command)
-    assert eventually(lambda: log_of(agent.root, kind) == b"ready\n")
-    assert agent.stop(kind, grace_s=60) == Stopped(killed=False, running=True)
-    is_saved = kind in ("handler", "child")
-    assert log_of(agent.root, kind) == (b"ready\nsaved\n" if is_saved else b"ready\n")
-    ended = Exit(code=0) if kind == "handler" else Exit(signal=signal.SIGTERM)
-    assert follow(agent, Follow(kind, "worker-0")).exit == ended
+    agents = [connect(host) for host in range(len(ON_STOP))]
+    for agent, (arguments, in_shell, _, _) in zip(agents, ON_STOP, strict=True):
+        command = [sys.executable, "task.py", *arguments.split()]
+        command = ["sh", "-c", f"{' '.join(command)}; echo ended"] if in_shell else command
+        committed([agent], "stop", bundle, command=command)
+    for agent in agents:
+        assert eventually(lambda agent=agent: log_of(agent.root, "stop") == b"ready\n")  # type: ignore[misc]
+        agent.send(Stop("stop", "worker-0", 60.0))
+    for agent, (_, _, saves, ended) in zip(agents, ON_STOP, strict=True):
+        assert agent.expect(Stopped) == Stopped(killed=False, running=True)
+        assert log_of(agent.root, "stop") == (b"ready\nsaved\n" if saves else b"ready\n")
+        assert follow(agent, Follow("stop", "worker-0")).exit == ended
 
 
 TEMPORARY = """
@@ -280,18 +260,20 @@ os.kill(os.getppid() if sys.argv[1] == "killed" else os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("kind", ["ended", "killed"])
-def test_temporary_files_are_deleted_with_the_job(connect: Connect, tmp_path: Path, kind: str) -> None:
+def test_temporary_files_are_deleted_with_the_job(connect: Connect, tmp_path: Path) -> None:
     """They survive neither the end of the job nor the end of its supervisor."""
     temporary = tmp_path / "t"
     temporary.mkdir()
-    agent = connect(env={"TMPDIR": str(temporary)})
-    policy = Policy(restarts=1)
-    committed([agent], kind, Bundle(TEMPORARY), command=[sys.executable, "task.py", kind], policy=policy)
-    directory = agent.root / "jobs" / kind / "worker-0"
-    assert eventually((directory / "result.json").exists)
-    written = [Path((directory / f"attempt-{number}" / "log").read_text().strip()) for number in (1, 2)]
-    assert {path.parent.parent for path in written} == {temporary}
+    kinds = ("ended", "killed")
+    directories = []
+    for host, kind in enumerate(kinds):
+        agent = connect(host, env={"TMPDIR": str(temporary)})
+        command = [sys.executable, "task.py", kind]
+        committed([agent], kind, Bundle(TEMPORARY), command=command, policy=Policy(restarts=1))
+        directories.append(agent.root / "jobs" / kind / "worker-0")
+    assert eventually(lambda: all((directory / "result.json").exists() for directory in directories))
+    logs = [directory / f"attempt-{number}" / "log" for directory in directories for number in (1, 2)]
+    assert {Path(log.read_text().strip()).parent.parent for log in logs} == {temporary}
     assert eventually(lambda: not list(temporary.iterdir()))
 
 
