@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from fleet.errors import FleetError, NotFoundError, NotReadyError, UnreachableError, WrongHostError
@@ -21,15 +20,13 @@ from train.agent.files.disk import readable_size
 from train.agent.protocol.records import Beat, Follow, JobResult, Log, Progress, Record, TaskState, Usage
 from train.agent.protocol.records import Outcome as JobOutcome
 
-MOST_RECORDS = 100_000
-"""Maximum number of remembered records of one host; a job writes fewer than ten per attempt."""
-
 MOST_BYTES = 64 << 20
-"""Maximum total size of these records, approximately; a stack of each task in each of 1000 attempts is smaller."""
+"""Maximum size of all records of one host but its log; a stack of each task in each of 1000 attempts is smaller."""
 
 GIVE_UP_S = 300.0
 AFTER_RESULT_S = 10.0
 AFTER_LONE_RESULT_S = 60.0
+_RECORD_BYTES = 500  # of a remembered record in addition to its text
 _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 5.0
 _LAST_RETRY_S = 0.05
@@ -43,10 +40,6 @@ class ForeignReportError(NotReadyError):
     """A host reported something invalid: about another task, or more than a job can cause."""
 
 
-class TooManyRecordsError(Exception):
-    """A host reports more records than a job can cause."""
-
-
 class Position:
     """The place up to which a task was followed; delivers each item once, even if a new connection repeats it.
 
@@ -58,10 +51,12 @@ class Position:
 
     Args:
         request: The request on the first connection.
+        host: The host that sends the records, for errors.
     """
 
-    def __init__(self, request: Follow) -> None:
+    def __init__(self, request: Follow, host: str = "the host") -> None:
         self._request = request
+        self._host = host
         self._attempt = request.attempt  # the attempt to which the offsets belong; 0: unknown
         self._record_offset = request.record_offset
         # Unknown before the first piece of a log that is tailed.
@@ -86,7 +81,7 @@ class Position:
         """Return the new part of a record and its payload; None if nothing is new.
 
         Raises:
-            TooManyRecordsError: more records arrived than a job can cause.
+            ForeignReportError: more records arrived than a job can cause.
         """
         if isinstance(record, (Log, TaskState, Beat)) and record.attempt > self._attempt:
             if self._attempt:  # for the first requested attempt, the offsets are in the request
@@ -100,8 +95,8 @@ class Position:
                 self._log_end = max(self._log_end, record.log_offset) if self._request.logs else self._log_end
             return (record, b"") if record.complete else None
         if isinstance(record, (Progress, Usage)):
-            is_new = record.at > self._latest.get(type(record), -1.0)
-            self._latest[type(record)] = max(record.at, self._latest.get(type(record), -1.0))
+            is_new = record.at > (latest := self._latest.get(type(record), -1.0))
+            self._latest[type(record)] = max(record.at, latest)
         else:
             is_new = self._is_unseen(repr(record).encode("utf-8", "surrogateescape"))
         return (record, payload) if is_new else None
@@ -111,9 +106,12 @@ class Position:
         if key in self._seen:
             return False
         self._seen.add(key)
-        self._seen_bytes += len(text)
-        if len(self._seen) > MOST_RECORDS or self._seen_bytes > MOST_BYTES:
-            raise TooManyRecordsError
+        self._seen_bytes += len(text) + _RECORD_BYTES
+        if self._seen_bytes > MOST_BYTES:
+            raise ForeignReportError(
+                f"{self._host} reports more than a job can cause: over {readable_size(MOST_BYTES)} of changes",
+                next_steps=[Step("status")],
+            )
         return True
 
     def _log(self, record: Log, payload: bytes) -> tuple[Record, bytes] | None:
@@ -142,8 +140,8 @@ class Follower:
             client open, for the caller to use and close; the follower closes the others.
         give_up_s: Longest absence of a host, in seconds. Once half of the hosts have reported the end of the job,
             a host is given up ten seconds after its connection was lost; after sixty if fewer have reported it, or
-            those that did had lost their peers. A host that answers, but whose supervisor does not, is given up
-            after sixty seconds if another host has reported an end and no other can still report one.
+            those that did had lost their peers. A host that answers, but whose supervisor has not for sixty seconds,
+            is given up sixty seconds after another host has reported an end.
         silence_s: Longest time without a message from a living agent, in seconds.
         replaced: Whether other hosts may take over the slots of lost hosts: a host that was replaced, or that does
             not have the job yet, is awaited like a host that does not answer.
@@ -168,27 +166,39 @@ class Follower:
         check: Callable[[], None] = lambda: None,
         tasks: Collection[str] = (),
     ) -> None:
-        names = {host.name for host, _ in requests}
-        self._terms = _Terms(names, reopen, Queue(names), give_up_s, silence_s, replaced, check, tasks)
-        open_clients = clients or {}
-        self._lines = [_Line(host, request, open_clients.get(host.name), self._terms) for host, request in requests]
+        self._reopen, self._check, self._replaced, self._tasks = reopen, check, replaced, tasks
+        self._give_up_s, self._silence_s = give_up_s, silence_s
+        self._queue = Queue(host.name for host, _ in requests)
+        self._closed = threading.Event()  # the items are no longer read
+        self._over = threading.Event()  # the end is confirmed, or no host is left that can report it
+        self._lock = threading.Lock()  # guards what follows
+        self._awaited = {host.name for host, _ in requests}  # that can still report the end of the job
+        self._reported: set[str] = set()  # that have reported it
+        self._ended_at = math.inf  # when the first host reported it
+        self._confirmed_at = math.inf  # when half of the hosts had, one of which had not lost its peers
+        self._lines = [_Line(host, request, (clients or {}).get(host.name)) for host, request in requests]
         for line in self._lines:
-            line.thread.start()
+            self._start(line)
 
     def add(self, host: Host, request: Follow) -> None:
         """Follow another host, which has joined the job; nothing happens if it is followed already."""
-        if self._terms.closed.is_set() or any(line.host.name == host.name for line in self._lines):
+        if self._closed.is_set() or any(line.host.name == host.name for line in self._lines):
             return
-        self._terms.queue.add_sender(host.name)
-        self._terms.expect(host.name, is_new=True)
-        line = _Line(host, request, None, self._terms)
-        self._lines.append(line)
+        line = _Line(host, request)
+        self._queue.add_sender(line.name)
+        with self._lock:
+            self._awaited.add(line.name)
+            self._lines.append(line)
+        self._start(line)
+
+    def _start(self, line: _Line) -> None:
+        line.thread = threading.Thread(target=self._run, args=(line,), name=f"follow-{line.name}", daemon=True)
         line.thread.start()
 
     @property
     def incomplete(self) -> dict[str, Position]:
         """Return the positions in the logs of hosts that were given up, by host."""
-        return {line.host.name: line.position for line in self._lines if line.failure is not None}
+        return {line.name: line.position for line in self._lines if line.failure is not None}
 
     def __enter__(self) -> Follower:
         return self
@@ -197,67 +207,38 @@ class Follower:
         self.close()
 
     def __iter__(self) -> Iterator[Item]:
-        while (item := self._terms.queue.get()) is not None:
+        while (item := self._queue.get()) is not None:
             yield item
-        if self._terms.closed.is_set():
+        if self._closed.is_set():
             return
         for line in self._lines:
             if line.bug is not None:
                 raise line.bug
-        if self._terms.ended_at < math.inf:
+        if self._ended_at < math.inf:
             return
         for line in self._lines:
             if isinstance(line.failure, NotFoundError):
                 raise line.failure
-        raise_failures(
-            [Outcome(line.host, error=line.failure) for line in self._lines if line.failure], "follow the job"
-        )
+        failures: list[Outcome[None]] = [
+            Outcome(line.host, error=line.failure) for line in self._lines if line.failure
+        ]
+        raise_failures(failures, "follow the job")
 
     def close(self) -> None:
         """Stop at once, from any thread; drop undelivered items."""
-        self._terms.closed.set()
-        self._terms.over.set()
-        self._terms.queue.close()
+        self._closed.set()
+        self._over.set()
+        self._queue.close()
         for line in self._lines:
-            line.sever()
+            if client := line.client:
+                client.transport.sever()
         end = time.monotonic() + _CLOSE_S
         for line in self._lines:
             line.thread.join(max(0.0, end - time.monotonic()))
 
+    # --- the end of the job, which the threads of all hosts share ---------------------------------------------------
 
-@dataclass
-class _Terms:
-    """Settings and state that the hosts' threads share.
-
-    Attributes:
-        awaited: Hosts that can still report the end of the job.
-        closed: The items are no longer read.
-        over: The end is confirmed by a host that had not lost its peers, or no host is left that can report it.
-        ended_at: Time at which a host reported the end of the job.
-        confirmed_at: Time at which the end was confirmed.
-        unanswered_s: Time for which the supervisor of a host has not answered its agent, by host.
-    """
-
-    awaited: set[str]
-    reopen: Callable[[Host], AgentClient]
-    queue: Queue
-    give_up_s: float
-    silence_s: float
-    replaced: bool
-    check: Callable[[], None]
-    tasks: Collection[str]
-    closed: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    ended_at: float = math.inf
-    confirmed_at: float = math.inf
-    unanswered_s: dict[str, float] = field(default_factory=dict)
-    _reported: set[str] = field(default_factory=set)  # hosts that have reported the end of the job
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self._size = len(self.awaited)
-
-    def add_result(self, name: str, result: JobResult) -> None:
+    def _add_result(self, line: _Line, result: JobResult) -> None:
         """Add the report of a host about the end of the job.
 
         A host that had not lost its peers ended together with more than half of them, so at least half of the hosts
@@ -265,216 +246,192 @@ class _Terms:
         """
         with self._lock:
             now = time.monotonic()
-            self._reported.add(name)
-            self.ended_at = min(self.ended_at, now)
-            if not result.isolated and 2 * len(self._reported) >= self._size:
-                self.confirmed_at = min(self.confirmed_at, now)
-                self.over.set()
+            self._reported.add(line.name)
+            self._ended_at = min(self._ended_at, now)
+            if not result.isolated and 2 * len(self._reported) >= len(self._lines):
+                self._confirmed_at = min(self._confirmed_at, now)
+                self._over.set()
 
-    def settle(self, name: str) -> None:
+    def _settle(self, line: _Line) -> None:
         """Expect no further records from a host, unless it joins the job again."""
         with self._lock:
-            self.awaited.discard(name)
-            if not self.awaited:
-                self.over.set()
+            self._awaited.discard(line.name)
+            if not self._awaited:
+                self._over.set()
 
-    def expect(self, name: str, *, is_new: bool = False) -> None:
-        """Expect further records from a host that has joined the job, by default again."""
-        with self._lock:
-            self.awaited.add(name)
-            self._size += is_new
-
-    def deadline(self, lost_at: float) -> float:
+    def _deadline(self, lost_at: float) -> float:
         """Return the time at which a host is given up that was lost at `lost_at`."""
-        after_result = max(lost_at, self.confirmed_at) + AFTER_RESULT_S
-        after_lone_result = max(lost_at, self.ended_at) + AFTER_LONE_RESULT_S
-        return min(lost_at + self.give_up_s, after_result, after_lone_result)
+        after_result = max(lost_at, self._confirmed_at) + AFTER_RESULT_S
+        after_lone_result = max(lost_at, self._ended_at) + AFTER_LONE_RESULT_S
+        return min(lost_at + self._give_up_s, after_result, after_lone_result)
 
-    def is_hopeless(self, name: str, news_at: float) -> bool:
-        """Return whether a host will not report the end of the job, although its agent may answer.
-
-        Args:
-            name: The host.
-            news_at: Time of its last new record.
-        """
+    def _is_hopeless(self, line: _Line) -> bool:
+        """Return whether a host will not report the end of the job, although its agent may answer."""
         now = time.monotonic()
-        if now > self.confirmed_at + _NO_NEWS_S and now > news_at + AFTER_RESULT_S:
+        if line.unanswered_s > _UNANSWERED_S and now > self._ended_at + AFTER_LONE_RESULT_S:
             return True
-        with self._lock:
-            is_lone = now > self.ended_at + AFTER_LONE_RESULT_S and not self.over.is_set() and name in self.awaited
-            return is_lone and all(self.unanswered_s.get(other, 0.0) > _UNANSWERED_S for other in self.awaited)
+        return now > self._confirmed_at + _NO_NEWS_S and now > line.news_at + AFTER_RESULT_S
 
+    # --- the thread of one host -------------------------------------------------------------------------------------
 
-class _Line:
-    """The connection to one host: its thread, its position, and its current client."""
-
-    def __init__(self, host: Host, request: Follow, client: AgentClient | None, terms: _Terms) -> None:
-        self.host = host
-        self.position = Position(request)
-        self.failure: FleetError | None = None
-        self.bug: Exception | None = None
-        self.thread = threading.Thread(target=self._run, name=f"follow-{host.name}", daemon=True)
-        self._request = request
-        self._client = client
-        self._external = client  # owned by the caller; left open if the conversation ends normally
-        self._terms = terms
-        self._lost_at: float | None = None
-        self._is_supervised = True
-        self._is_warned = False
-        self._news_at = time.monotonic()
-        self._retry_s = _FIRST_RETRY_S
-
-    def sever(self) -> None:
-        """End the current wait of the thread."""
-        client = self._client
-        if client is not None:
-            client.transport.sever()
-
-    def _run(self) -> None:
+    def _run(self, line: _Line) -> None:
         try:
-            while not self._terms.closed.is_set():
+            while not self._closed.is_set():
                 try:
-                    self._converse()
-                    if self._client is self._external and not self._terms.closed.is_set():
-                        self._client = None
+                    self._converse(line)
+                    if line.client is line.external and not self._closed.is_set():
+                        line.client = None
                     return
                 except FleetError as error:
-                    if not self._again(error):
+                    if not self._again(line, error):
                         return
         except Exception as error:  # noqa: BLE001 - raised again by the iteration
-            self.bug = error
+            line.bug = error
         finally:
-            self._terms.settle(self.host.name)
-            self._hang_up()
-            self._terms.queue.remove_sender(self.host.name)
+            self._settle(line)
+            line.hang_up()
+            self._queue.remove_sender(line.name)
 
-    def _converse(self) -> None:
+    def _converse(self, line: _Line) -> None:
         """Follow the task until the agent has sent everything, and no further records can come."""
-        while not self._terms.closed.is_set():
-            if self._client is None:
-                self._terms.check()
-                self._client = self._terms.reopen(self.host)
-            if self._terms.closed.is_set():
+        while not self._closed.is_set():
+            if line.client is None:
+                self._check()
+                line.client = self._reopen(line.host)
+            if self._closed.is_set():
                 return
-            is_last = self._terms.over.is_set()
+            is_last = self._over.is_set() or not line.request.follow
             result: JobResult | None = None
-            transport, received = self._client.transport, self._client.transport.received
-            for record, payload in self._client.follow(self.position.request(), self._terms.silence_s):
+            transport, received = line.client.transport, line.client.transport.received
+            for record, payload in line.client.follow(line.position.request(), self._silence_s):
                 size, received = transport.received - received, transport.received
-                if not self._take(record, payload, size):
+                if not self._take(line, record, payload, size):
                     return
                 result = record if isinstance(record, JobResult) else result
-            if is_last or not self._request.follow or result is None or result.outcome is not JobOutcome.LOST:
+            if is_last or result is None or result.outcome is not JobOutcome.LOST:
                 return
-            self._await_supervisor(result)
+            # The host has lost its supervisor: it may join the job again, or the job may end.
+            self._check()
+            if line.is_supervised:
+                line.is_supervised = False
+                self._report(line, ConnectionLost(line.name, result.reason, _PROBE_AGAIN_S))
+            self._settle(line)
+            self._over.wait(_PROBE_AGAIN_S)
 
-    def _take(self, record: Record, payload: bytes, size: int) -> bool:
+    def _take(self, line: _Line, record: Record, payload: bytes, size: int) -> bool:
         """Deliver what is new in a record of `size` bytes; return False if the items are no longer read."""
-        self._check_owner(record)
-        self._note_supervisor(record)
-        if self._lost_at is not None:
-            self._lost_at = None
-            self._retry_s = _FIRST_RETRY_S
-            if self._is_supervised:
-                self._report(ConnectionRestored(self.host.name))
-        new = self._new(record, payload)
-        is_result = isinstance(record, JobResult) and record.outcome is not JobOutcome.LOST
+        self._check_owner(line, record)
+        self._note_supervisor(line, record)
+        pieces = split(record, payload) if isinstance(record, Log) else [(record, payload)]
+        passed = [line.position.passed(*piece) for piece in pieces]
+        new = [Item(line.name, *piece) for piece in passed if piece is not None]
+        is_lost = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST
         is_news = bool(new) and not isinstance(record, (Progress, Usage, Beat))
-        if is_news and not self._is_supervised and (is_result or not isinstance(record, JobResult)):
-            self._is_supervised = True
-            self._terms.expect(self.host.name)
-            self._report(ConnectionRestored(self.host.name))
-        if new and not self._terms.queue.put(self.host.name, new, size):
+        is_back = line.lost_at is not None and line.is_supervised
+        line.lost_at, line.retry_s = None, _FIRST_RETRY_S
+        if is_news and not is_lost and not line.is_supervised:
+            line.is_supervised = is_back = True
+            with self._lock:
+                self._awaited.add(line.name)
+        if is_back:
+            self._report(line, ConnectionRestored(line.name))
+        if new and not self._queue.put(line.name, new, size):
             return False
         if is_news:
-            self._news_at = time.monotonic()  # a slow reader may have read the items before late
-        if isinstance(record, JobResult) and is_result:
-            self._terms.add_result(self.host.name, record)
-        elif self._terms.is_hopeless(self.host.name, self._news_at):
+            line.news_at = time.monotonic()  # a slow reader may have read the items before late
+        if isinstance(record, JobResult) and not is_lost:
+            self._add_result(line, record)
+        elif self._is_hopeless(line):
             raise UnreachableError(
-                f"{where(self.host)} does not report the end of the job", next_steps=[Step("status")]
+                f"{where(line.host)} does not report the end of the job", next_steps=[Step("status")]
             )
         return True
 
-    def _new(self, record: Record, payload: bytes) -> list[Item]:
-        """Return the new parts of a record, each with its time."""
-        try:
-            pieces = split(record, payload) if isinstance(record, Log) else [(record, payload)]
-            passed = [self.position.passed(*piece) for piece in pieces]
-        except TooManyRecordsError:
-            raise ForeignReportError(
-                f"{where(self.host)} reports more than a job can cause: over {MOST_RECORDS:,} changes, or "
-                f"{readable_size(MOST_BYTES)} of them",
-                next_steps=[Step("status")],
-            ) from None
-        return [Item(self.host.name, *new) for new in passed if new is not None]
-
-    def _check_owner(self, record: Record) -> None:
+    def _check_owner(self, line: _Line, record: Record) -> None:
         """Raise an error if a host reports on another slot, on another job, or on a task that cannot exist."""
-        request = self._request
+        request = line.request
         slot, job = getattr(record, "slot", request.slot), getattr(record, "job", request.job)
         task = getattr(record, "task", "")
-        if (slot, job) != (request.slot, request.job) or (task and task not in (self._terms.tasks or {task})):
+        if (slot, job) != (request.slot, request.job) or (task and task not in (self._tasks or {task})):
             other = one_line(" ".join(filter(None, (task, f"on {slot} of job {job}"))), 100)
             raise ForeignReportError(
-                f"{where(self.host)} reports on {other} instead of {request.slot} of job {request.job}",
+                f"{where(line.host)} reports on {other} instead of {request.slot} of job {request.job}",
                 next_steps=[Step("status")],
             )
 
-    def _note_supervisor(self, record: Record) -> None:
+    def _note_supervisor(self, line: _Line, record: Record) -> None:
         """Record how long the supervisor has not answered its host, and warn once if that is long."""
-        unanswered_s = record.unanswered_s if isinstance(record, Beat) else 0.0
-        self._terms.unanswered_s[self.host.name] = unanswered_s
-        if unanswered_s <= _UNANSWERED_S:
-            self._is_warned = False
-        elif not self._is_warned:
-            self._is_warned = True
+        before, line.unanswered_s = line.unanswered_s, record.unanswered_s if isinstance(record, Beat) else 0.0
+        if before <= _UNANSWERED_S < line.unanswered_s:
             text = (
-                f"{where(self.host)} answers, but the agent that supervises {self._request.slot} has not "
-                f"answered for {unanswered_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
+                f"{where(line.host)} answers, but the agent that supervises {line.request.slot} has not "
+                f"answered for {line.unanswered_s:.0f} s: it is stopped, or the host's disk or memory is exhausted"
             )
-            self._report(Note(text, Level.WARNING))
+            self._report(line, Note(text, Level.WARNING))
 
-    def _await_supervisor(self, result: JobResult) -> None:
-        """Wait after the host has lost its supervisor: it may join the job again, or the job may end."""
-        self._terms.check()
-        if self._is_supervised:
-            self._is_supervised = False
-            self._report(ConnectionLost(self.host.name, result.reason, _PROBE_AGAIN_S))
-        self._terms.settle(self.host.name)
-        self._terms.over.wait(_PROBE_AGAIN_S)
-
-    def _again(self, error: FleetError) -> bool:
+    def _again(self, line: _Line, error: FleetError) -> bool:
         """Wait before the next try; return False if there is none."""
-        self._hang_up()
-        if self._terms.closed.is_set():
+        line.hang_up()
+        if self._closed.is_set():
             return False
         now = time.monotonic()
-        self._lost_at = self._lost_at or now
-        give_up_at = self._terms.deadline(self._lost_at)
+        line.lost_at = line.lost_at or now
+        give_up_at = self._deadline(line.lost_at)
         is_gone = isinstance(error, NotFoundError)
-        is_final = isinstance(error, (RefusedError, WrongHostError, ForeignReportError)) and not self._terms.replaced
-        if is_gone or is_final or self._terms.is_hopeless(self.host.name, self._news_at):
-            self.failure = error
+        is_final = isinstance(error, (RefusedError, WrongHostError, ForeignReportError)) and not self._replaced
+        if is_gone or is_final or self._is_hopeless(line):
+            line.failure = error
         elif now >= give_up_at:
-            self.failure = UnreachableError(
-                f"{where(self.host)} did not come back within {give_up_at - self._lost_at:.0f} s",
+            line.failure = UnreachableError(
+                f"{where(line.host)} did not come back within {give_up_at - line.lost_at:.0f} s",
                 cause=error.message,
                 next_steps=[Step("status"), Step("logs", "-f")],
             )
-        if self.failure is not None:
-            if not is_gone:
-                self._report(ConnectionLost(self.host.name, error.message, 0.0))
-            return False
-        retry_s = min(self._retry_s, max(_LAST_RETRY_S, give_up_at - now))
-        self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
-        self._report(ConnectionLost(self.host.name, error.message, retry_s))
-        return not self._terms.closed.wait(retry_s)
+        retry_s = 0.0 if line.failure else min(line.retry_s, max(_LAST_RETRY_S, give_up_at - now))
+        line.retry_s = min(2 * line.retry_s, _LONGEST_RETRY_S)
+        if not is_gone:
+            self._report(line, ConnectionLost(line.name, error.message, retry_s))
+        return not (line.failure or self._closed.wait(retry_s))
 
-    def _hang_up(self) -> None:
-        client, self._client = self._client, None
+    def _report(self, line: _Line, event: ConnectionLost | ConnectionRestored | Note) -> None:
+        self._queue.put(line.name, [Item(line.name, event)])
+
+
+class _Line:
+    """The connection to one host, which its thread uses.
+
+    Args:
+        host: The host.
+        request: The request on the first connection.
+        client: An open client of the caller; None: a client is opened.
+
+    Attributes:
+        external: That client, which stays open if the conversation ends normally.
+        failure: Why the host was given up.
+        bug: An unexpected exception of the thread.
+        lost_at: When the connection was lost; None: it is open.
+        news_at: When the last new record came.
+        unanswered_s: How long the host's supervisor has not answered its agent.
+        is_supervised: The host has a supervisor.
+        retry_s: Pause before the next try.
+    """
+
+    thread: threading.Thread
+
+    def __init__(self, host: Host, request: Follow, client: AgentClient | None = None) -> None:
+        self.host, self.name, self.request = host, host.name, request
+        self.client = self.external = client
+        self.position = Position(request, where(host))
+        self.failure: FleetError | None = None
+        self.bug: Exception | None = None
+        self.lost_at: float | None = None
+        self.news_at = time.monotonic()
+        self.unanswered_s = 0.0
+        self.is_supervised = True
+        self.retry_s = _FIRST_RETRY_S
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        client, self.client = self.client, None
         if client is not None:
             client.close()
-
-    def _report(self, event: ConnectionLost | ConnectionRestored | Note) -> None:
-        self._terms.queue.put(self.host.name, [Item(self.host.name, event)])

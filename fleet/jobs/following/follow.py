@@ -128,40 +128,32 @@ def open_follower(followed: Followed, interval_s: float) -> Follower:
     from fleet.remote.ssh.connection import share_window
     from fleet.remote.ssh.transport import open_agent
 
-    selection = followed.selection
+    selection, repairer = followed.selection, followed.repairer
     clients = {client.host.name: client for client in followed.clients}
-    requests = [
-        (
-            host,
-            Follow(
-                followed.job,
-                host.name,
-                tail_lines=selection.tail_lines,
-                attempt=1 if selection.lines is None else 0,
-                since=selection.since,
-                logs=followed.logs,
-                follow=followed.follow,
-                interval_s=interval_s,
-            ),
-        )
-        for host in (*(client.host for client in followed.clients), *followed.lost)
-    ]
-    repairer = followed.repairer
+    hosts = (*(client.host for client in followed.clients), *followed.lost)
+    request = Follow(
+        followed.job,
+        "",
+        tail_lines=selection.tail_lines,
+        attempt=1 if selection.lines is None else 0,
+        since=selection.since,
+        logs=followed.logs,
+        follow=followed.follow,
+        interval_s=interval_s,
+    )
 
     def reopen(host: Host) -> AgentClient:
         where = repairer.where(host) if repairer else host
-        return open_agent(where, followed.directory.key, window=share_window(len(requests)))
+        return open_agent(where, followed.directory.key, window=share_window(len(hosts)))
 
     def check() -> None:
         if not followed.directory.exists():
             name = followed.record.spec.name
-            raise NotFoundError(
-                f"fleet {name!r} was deleted while job {followed.job} was followed",
-                next_steps=[Step("status")],
-            )
+            message = f"fleet {name!r} was deleted while job {followed.job} was followed"
+            raise NotFoundError(message, next_steps=[Step("status")])
 
     return Follower(
-        requests,
+        [(host, request._replace(slot=host.name)) for host in hosts],
         reopen,
         clients=clients,
         give_up_s=GIVE_UP_S + (repairer.patience_s if repairer is not None else 0.0),
@@ -216,30 +208,6 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     return replace(ended, shown=bool(ended.result and followed.whole and not incomplete), incomplete=incomplete)
 
 
-@dataclass
-class _Ends:
-    """The ends of one attempt that its hosts report: hosts that lost each other report different ends.
-
-    Attributes:
-        diagnose_at: Latest time at which the cause is reported.
-    """
-
-    diagnose_at: float
-    _reports: dict[tuple[str, str], tuple[AttemptEnded, set[str]]] = field(default_factory=dict)
-
-    def add(self, host: str, ended: AttemptEnded) -> bool:
-        """Add the report of a host; return whether it is the first one with this end."""
-        end = ended.first_failed_task, ended.reason
-        is_new = end not in self._reports
-        self._reports.setdefault(end, (ended, set()))[1].add(host)
-        return is_new
-
-    def most_reported(self) -> tuple[AttemptEnded, int]:
-        """Return the end that most hosts report, the first one among equals, and the number of these hosts."""
-        ended, hosts = max(self._reports.values(), key=lambda report: len(report[1]))
-        return ended, len(hosts)
-
-
 class _Reporter:
     """Emits the items of a follower: reports of all hosts only once, and the first cause of each failure.
 
@@ -258,8 +226,9 @@ class _Reporter:
         self._restarts = Restarts()
         self._losses = LossWatch()
         self._awaiting = Awaiting()
-        self._ended: dict[int, _Ends] = {}  # attempts that were reported as failed
-        self._open: dict[int, _Ends] = {}  # failed attempts whose cause is not reported yet
+        # The different ends of each attempt, by task and reason, each with the hosts that report it:
+        self._ends: dict[int, dict[tuple[str, str], tuple[AttemptEnded, set[str]]]] = {}
+        self._open: dict[int, float] = {}  # failed attempts, and the latest time to report their causes
         self._away: dict[str, object] = {}  # hosts from which no report is expected at present
         self._view = LogView(followed.selection)
         self._starts = followed.starts
@@ -311,13 +280,13 @@ class _Reporter:
             self._sink.emit(Note(record.text, Level.WARNING))
 
     def _attempt_ended(self, host: str, record: AttemptEnded) -> None:
-        if record.attempt not in self._ended:
-            self._ended[record.attempt] = _Ends(time.monotonic() + DIAGNOSE_S)
-            if self._followed.whole and record.reason_kind is not ReasonKind.GROWTH:
-                self._open[record.attempt] = self._ended[record.attempt]
-        record = record._replace(attempts=record.attempts or self._followed.attempts)
-        if self._ended[record.attempt].add(host, record):  # a different report of another host is shown, too
-            self._sink.emit(publish(record))
+        if record.attempt not in self._ends and self._followed.whole and record.reason_kind is not ReasonKind.GROWTH:
+            self._open[record.attempt] = time.monotonic() + DIAGNOSE_S
+        ends = self._ends.setdefault(record.attempt, {})
+        end = record.first_failed_task, record.reason
+        if end not in ends:  # hosts that lost each other report different ends
+            self._sink.emit(publish(record._replace(attempts=record.attempts or self._followed.attempts)))
+        ends.setdefault(end, (record, set()))[1].add(host)
 
     def _emit(self, host: str, record: Reported, payload: bytes) -> None:
         if isinstance(record, TaskState):
@@ -353,12 +322,15 @@ class _Reporter:
             self._sink.emit(note)
 
     def _diagnose_complete_attempts(self) -> None:
-        now = time.monotonic() if self._open else 0.0
-        for ends in list(self._open.values()):
-            ended, hosts = ends.most_reported()
-            agreed = 2 * hosts >= len(self._followed.members) - len(self._away)
-            if now >= ends.diagnose_at or (agreed and self._evidence.complete(ended, self._away)):
+        for attempt, latest_at in list(self._open.items()):
+            ended, hosts = self._most_reported(attempt)
+            agreed = 2 * len(hosts) >= len(self._followed.members) - len(self._away)
+            if time.monotonic() >= latest_at or (agreed and self._evidence.complete(ended, self._away)):
                 self._diagnose(ended)
+
+    def _most_reported(self, attempt: int) -> tuple[AttemptEnded, set[str]]:
+        """Return the end that most hosts report, the first one among equals, and these hosts."""
+        return max(self._ends[attempt].values(), key=lambda report: len(report[1]))
 
     def _diagnose(self, ended: AttemptEnded) -> None:
         del self._open[ended.attempt]
@@ -375,13 +347,9 @@ class _Reporter:
             return ()
         tasks = {host: self._tasks[host] for host in positions if self._tasks.get(host)}
         for host, task in tasks.items():
-            position = positions[host]
-            attempt, size = position.reached
-            shown = (
-                f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
-                if attempt and size
-                else "nothing of it was shown"
-            )
+            attempt, size = positions[host].reached
+            end = f"what was shown ends after {counted(size, 'byte')} of attempt {attempt}"
+            shown = end if attempt and size else "nothing of it was shown"
             step = Step("logs", "--worker", task, "--job", self._followed.job)
             command = step.text(self._followed.record.spec.name)
             text = f"the log of {task} is incomplete: {shown}; `{command}` shows all of it once {host} answers"
@@ -390,20 +358,16 @@ class _Reporter:
 
     def end(self) -> Ended:
         """Emit the result of the job and its cause, and return both."""
-        for ends in list(self._open.values()):
-            self._diagnose(ends.most_reported()[0])
-        attempts = self._followed.attempts
-        result, disputes = agree(self._results, size=len(self._followed.members), attempts=attempts)
+        for attempt in list(self._open):
+            self._diagnose(self._most_reported(attempt)[0])
+        result, disputes = agree(self._results, size=len(self._followed.members), attempts=self._followed.attempts)
         if result is None:
             return Ended(None)
         self._sink.emit(publish(result))
-        for text in disputes:
-            self._sink.emit(Note(text, Level.WARNING))
-        warning = self._evidence.independence_warning(result)
-        if warning:
-            self._sink.emit(Note(warning, Level.WARNING))
+        warnings = filter(None, (*disputes, self._evidence.independence_warning(result)))
         silence = self._evidence.silence(result) if self._followed.whole and self._followed.logs else ""
-        for note in (*self._losses.final(result.attempt), *([Note(silence)] if silence else [])):
+        notes = [*(Note(text, Level.WARNING) for text in warnings), *self._losses.final(result.attempt)]
+        for note in (*notes, *([Note(silence)] if silence else [])):
             self._sink.emit(note)
         awaited = "waiting for the hosts to report the first cause"
         with announce(lambda text: self._sink.emit(Note(text)), lambda: awaited):
