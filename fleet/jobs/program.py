@@ -38,7 +38,7 @@ from train.script.keras import (
     Choice,
     Need,
     choose,
-    needs_legacy,
+    need_of,
     needs_of_r,
     tf_config_of_r,
     versions_of,
@@ -379,7 +379,7 @@ def keras_need(entry: EntryPoint) -> Need:
     """Return what a job requires of Keras."""
     if entry.kind is Kind.R and entry.file is not None:
         return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    need = needs_legacy(entry.contents)
+    need = need_of(entry.sources)
     return need if need.backends else replace(need, backends=tuple(entry.settings_of(BACKEND)))
 
 
@@ -411,7 +411,7 @@ def _job_tf_config(entry: EntryPoint) -> str:
     """Return the name of the adaptation to a script that sets TF_CONFIG; empty: it does not."""
     if entry.kind is Kind.R and entry.file is not None:
         return tf_config_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    return job_tf_config(entry.texts)
+    return job_tf_config(entry.sources)
 
 
 @dataclass(frozen=True)
@@ -467,12 +467,10 @@ def script_findings(
         terms: How the job is run.
         has_final_versions: Whether TensorFlow keeps its version, because the job does not install another one first.
     """
-    texts = entry.texts
-    if not texts:
+    if not entry.sources:
         return []
     findings = lint(
-        texts,
-        next(iter(texts)),
+        entry.sources,
         workers=len(prepared),
         gpus=max(len(item.gpus) for item in prepared),
         versions=prepared[0].versions if has_final_versions else None,
@@ -500,7 +498,7 @@ def _set_variables(request: ProgramRequest, entry: EntryPoint, verdict: Verdict 
     """Return the command that sets the variables of another launcher without which a script failed, if any."""
     if verdict is None or verdict.hint != LAUNCHER_HINT or request.command or request.script.endswith(".ipynb"):
         return []
-    names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(entry.texts.values())))
+    names = filter(is_foreign, re.findall(r"[\"'](\w+)[\"']", "\n".join(entry.texts)))
     assigned = assignments(names)
     line = f"{assigned} exec {shlex.join(['python', *entry.words])}"
     words = ("bash", "-c", f'{line} "$@"', "bash", *request.arguments) if request.arguments else ("bash", "-c", line)
@@ -553,7 +551,7 @@ def add_next_steps(
     if not missing or (entry.kind is Kind.COMMAND and entry.first is None):
         return
     operand = next((at for at, word in enumerate(request.command) if at and not word.startswith("-")), 0)
-    names = complete(missing, entry.texts.values(), request.arguments or request.command[operand + 1 :])
+    names = complete(missing, entry.texts, request.arguments or request.command[operand + 1 :])
     program = (*typed.program, *words(names))
     error.hint = ARGUMENTS_HINT + Step("train", *typed.options, "--", *program).text(request.fleet)
     if all(map(value_of, names)):  # a command that repeats a job takes neither this option nor arguments
@@ -565,7 +563,7 @@ def warn_of_defaults(
     request: ProgramRequest, entry: EntryPoint, workers: int, typed: TrainCommand | None
 ) -> Iterator[Note]:
     """Yield a warning if the index of a task is an option whose default all tasks would take, with the command."""
-    names = find_defaulted(entry.texts.values(), request.arguments) if entry.kind is not Kind.COMMAND else []
+    names = find_defaulted(entry.texts, request.arguments) if entry.kind is not Kind.COMMAND else []
     if names and typed is not None and workers > 1:
         line = Step("train", *typed.options, "--", *request.arguments, *words(names)).text(request.fleet)
         text = f"every task takes the default of {join_names(names)}; to give each task its value: {line}"
@@ -582,9 +580,7 @@ def refuse_without_servers(entry: EntryPoint, hosts: int) -> None:
     Raises:
         UsageError: every task would wait for a chief forever.
     """
-    texts = entry.texts
-    findings = lint(texts, next(iter(texts)), workers=hosts, servers=False) if texts else []
-    for finding in findings:
+    for finding in lint(entry.sources, workers=hosts, servers=False):
         if finding.rule == _SERVERS_RULE and finding.severity is Severity.ERROR:
             slots = -(-_FEWEST_WITH_SERVERS // hosts)
             change: dict[str, str | bool | None] = {"--chief": True, "--ps": "1"}

@@ -11,7 +11,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -27,7 +27,7 @@ from train.lint.tracer import trace
 from train.lint.values import Location
 from train.script.dotted import uses
 from train.script.keras import need_of
-from train.script.source import parse
+from train.script.source import Source
 
 MODULES = (cluster, training)
 """The modules that declare the rules."""
@@ -37,8 +37,7 @@ _IGNORE = re.compile(r"#\s*fleet:\s*ignore(?:\[([A-Za-z0-9_,\s]*)\])?", re.IGNOR
 
 
 def lint(
-    sources: Mapping[str, str],
-    entry: str,
+    sources: Sequence[Source],
     *,
     workers: int,
     gpus: int | None = None,
@@ -50,8 +49,7 @@ def lint(
     """Return the bugs that a script has with several workers, ordered by file (the script first) and line.
 
     Args:
-        sources: Text of the script and of its modules by their paths below one directory, with forward slashes.
-        entry: The script among them.
+        sources: The script, and its modules.
         workers: Number of workers.
         gpus: Number of GPUs of each worker; None if unknown.
         versions: Versions of ``tensorflow``, ``keras``, and ``tf_keras`` on the hosts; None if unknown.
@@ -59,51 +57,37 @@ def lint(
         servers: True if the job has a chief and parameter servers; None if unknown.
         chief: True if the job has a task of this type; None if unknown.
     """
-    trees, result = _parsed(sources, entry)
-    script = _script(tuple(sources.items()), entry)
+    result = {_unreadable(source.name, source.error, source is sources[0]) for source in sources if source.error}
+    script = _script(tuple(sources))
     if script is not None:
         script = replace(script, workers=workers, gpus=gpus, versions=versions)
         script = replace(script, adapt=adapt, servers=servers, chief=chief)
-        result += {item for rule in RULES.values() for item in rule(script)}
-    ignored = {name: _ignored(sources[name], trees.get(name)) for name in {item.file for item in result}}
+        result |= {item for rule in RULES.values() for item in rule(script)}
+    files = {item.file for item in result}
+    ignored = {source.name: _ignored(source) for source in sources if source.name in files}
     kept = [item for item in result if not {"*", item.rule} & ignored[item.file].get(item.line, set())]
     kept.sort(key=lambda item: (item.line, item.rule, item.column, item.message))
-    return sorted(kept, key=lambda item: (item.file != entry, item.file))
+    return sorted(kept, key=lambda item: (item.file != sources[0].name, item.file))
 
 
-def job_tf_config(sources: Mapping[str, str]) -> str:
-    """Return the name of the adaptation to a script that replaces the job's TF_CONFIG; empty: it does not.
-
-    Args:
-        sources: Text of the script and of its modules as in `lint`, the script first.
-    """
-    script = _script(tuple(sources.items()), next(iter(sources), ""))
+def job_tf_config(sources: Sequence[Source]) -> str:
+    """Return the name of the adaptation to a script that replaces the job's TF_CONFIG; empty: it does not."""
+    script = _script(tuple(sources))
     write = foreign_tf_config(script) if script is not None else None
     return f"{TF_CONFIG}:{'+'.join(write[1])}:{write[0].file}:{write[0].line}" if write else ""
 
 
-def _parsed(sources: Mapping[str, str], entry: str) -> tuple[dict[str, ast.Module], list[Finding]]:
-    trees: dict[str, ast.Module] = {}
-    result: list[Finding] = []
-    for name, text in sources.items():
-        try:
-            trees[name] = parse(text.encode("utf-8", "surrogatepass"), name)
-        except ScriptError as error:
-            result.append(_unreadable(name, error, entry))
-    return trees, result
-
-
 @lru_cache(maxsize=4)
-def _script(sources: tuple[tuple[str, str], ...], entry: str) -> Script | None:
+def _script(sources: tuple[Source, ...]) -> Script | None:
     """Return a script to check, for one worker on unknown hosts; None: it does not compile. It is followed once."""
-    trees, _ = _parsed(dict(sources), entry)
-    if entry not in trees:
+    tree = sources[0].tree if sources else None
+    if tree is None:
         return None
-    texts = {name: text.splitlines() for name, text in sources if name in trees}
-    need = need_of({entry: trees[entry], **trees})
-    files = (entry, *(name for name in trees if name != entry))
-    idle = _find_idle(trees[entry], entry)
-    return Script(trace(trees, texts, entry), need, files, tuple(_uses_of_tf1(trees)), idle)
+    entry = sources[0].name
+    trees = {source.name: source.tree for source in sources if source.tree is not None}
+    texts = {source.name: source.text.splitlines() for source in sources}
+    run = trace(trees, texts, entry)
+    return Script(run, need_of(sources), tuple(trees), tuple(_uses_of_tf1(trees)), _find_idle(tree, entry))
 
 
 def _uses_of_tf1(trees: Mapping[str, ast.Module]) -> Iterator[tuple[Location, str]]:
@@ -134,25 +118,25 @@ def _find_idle(tree: ast.Module, file: str) -> Location | None:
     return Location(file, shown.lineno, shown.col_offset + 1)
 
 
-def _unreadable(name: str, error: ScriptError, entry: str) -> Finding:
+def _unreadable(name: str, error: ScriptError, is_entry: bool) -> Finding:
     """Return the finding for a file that does not compile; for a module it is a warning, as it may not be reached."""
     match = re.match(rf"{re.escape(name)}:(\d+): (.*)", error.message, re.DOTALL)
     line, message = (int(match[1]), match[2]) if match else (1, error.message)
-    level = Severity.ERROR if name == entry else Severity.WARNING
+    level = Severity.ERROR if is_entry else Severity.WARNING
     return Finding(UNREADABLE, name, line, 1, level, message, error.cause, error.hint)
 
 
-def _ignored(source: str, tree: ast.Module | None) -> dict[int, frozenset[str]]:
+def _ignored(source: Source) -> dict[int, frozenset[str]]:
     """Return the suppressed rules by line; ``*``: all rules."""
     comments: dict[int, frozenset[str]] = {}
     with suppress(tokenize.TokenError, SyntaxError):  # files that do not compile have a finding anyway
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
             match = _IGNORE.match(token.string) if token.type == tokenize.COMMENT else None
             if match:
                 rules = "*" if match[1] is None else re.findall(r"\w+", match[1].upper())
                 comments[token.start[0]] = frozenset(rules)
     result = dict(comments)
-    for node in ast.walk(tree) if tree is not None and comments else ():
+    for node in ast.walk(source.tree) if source.tree is not None and comments else ():
         if isinstance(node, ast.stmt) and not hasattr(node, "body"):
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             inside = [comments[line] for line in lines if line in comments]

@@ -25,7 +25,6 @@ from train.rendezvous.tcp import TcpRendezvous, join_tcp
 
 _PAUSE_S = 0.2
 _CONNECT_S = 2.0  # to each address
-_UNUSABLE = "the directory {} cannot be used for the rendezvous"
 
 
 def join_directory(
@@ -42,9 +41,10 @@ def join_directory(
     Raises:
         RendezvousError: Not all joined in time, or other users can access the directory.
     """
-    join = _answer if participants.rank else _call
     try:
-        return join(directory, participants, deadline_s, address)
+        if participants.rank:
+            return _answer(directory, participants, deadline_s)
+        return _call(directory, participants, deadline_s, address)
     finally:
         with contextlib.suppress(OSError):  # others use it
             directory.rmdir()
@@ -52,47 +52,42 @@ def join_directory(
 
 def _call(directory: Path, participants: Participants, deadline_s: float, address: str) -> TcpRendezvous:
     _create(directory)
-    file, secret = directory / "call", secrets.token_hex(32)
-    addresses = [address] if address else _find_addresses(participants)
+    file, secret, nodes = str(directory / "call"), secrets.token_hex(32), participants.nodes
+    addresses = [address]
+    if not address:  # those at which the other processes may reach this one, the most likely one first
+        addresses = [address_of_node(nodes[0], nodes) if nodes else "", host_address("")]
+        with contextlib.suppress(OSError):
+            addresses += [str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+        addresses = [*dict.fromkeys(filter(None, [*addresses, LOOPBACK]))]
 
     def announce(port: int) -> None:
-        value = {"secret": secret, "port": port, "addresses": addresses}
         try:
-            write_atomic(str(file), json.dumps(value).encode())
+            write_atomic(file, json.dumps({"secret": secret, "port": port, "addresses": addresses}).encode())
         except OSError as error:
             raise RendezvousError(f"{file} cannot be written", cause=error.strerror or "") from error
 
     try:
         return join_tcp("", 0, participants, secret, deadline_s, place=f"in {directory}", announce=announce)
     finally:
-        if (read_json(str(file)) or {}).get("secret") == secret:
-            remove_file(str(file))
+        if (read_json(file) or {}).get("secret") == secret:
+            remove_file(file)
 
 
-def _find_addresses(participants: Participants) -> list[str]:
-    """Return the addresses at which the other processes may reach this one, the most likely one first."""
-    nodes = participants.nodes
-    result = [address_of_node(nodes[0], nodes) if nodes else "", host_address("")]
-    with contextlib.suppress(OSError):
-        result += [str(item[4][0]) for item in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    return [*dict.fromkeys(filter(None, [*result, LOOPBACK]))]
-
-
-def _answer(directory: Path, participants: Participants, deadline_s: float, _: str) -> TcpRendezvous:
+def _answer(directory: Path, participants: Participants, deadline_s: float) -> TcpRendezvous:
     end = time.monotonic() + deadline_s + SLACK_S
-    reason = ""
+    place, reason = f"in {directory}", ""
     while True:
         _create(directory)  # an earlier rendezvous may have deleted it
         call = read_json(str(directory / "call")) or {}
         for host in call.get("addresses", ()):
-            port, secret, place = int(call["port"]), str(call["secret"]), f"in {directory}"
+            port, secret = int(call["port"]), str(call["secret"])
             try:
                 return join_tcp(host, port, participants, secret, deadline_s, place=place, connect_s=_CONNECT_S)
             except UnansweredError as error:
                 reason = error.cause or error.message
         if time.monotonic() >= end:
             raise RendezvousError(
-                f"timed out after {deadline_s:g} s waiting for {participants.name(0)} in {directory}: it has not "
+                f"timed out after {deadline_s:g} s waiting for {participants.name(0)} {place}: it has not "
                 "started, uses another directory, or cannot be reached",
                 cause=reason,
                 hint="name a directory that all nodes share, --rendezvous DIR, or an address, "
@@ -105,20 +100,15 @@ def _create(directory: Path) -> None:
     """Create the directory with access for this user only.
 
     Raises:
-        RendezvousError: It belongs to another user, or other users can access it.
+        RendezvousError: It cannot be created, belongs to another user, or other users can access it.
     """
+    unusable = f"the directory {directory} cannot be used for the rendezvous"
+    hint = "name another directory that all nodes share, and that does not exist yet: --rendezvous DIR"
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         result = directory.lstat()
     except OSError as error:
-        raise RendezvousError(
-            _UNUSABLE.format(directory),
-            cause=error.strerror or "",
-            hint="name another directory that all nodes share: --rendezvous DIR",
-        ) from error
+        raise RendezvousError(unusable, cause=error.strerror or "", hint=hint) from error
     if not stat.S_ISDIR(result.st_mode) or result.st_uid != os.geteuid() or result.st_mode & 0o077:
-        raise RendezvousError(
-            f"{_UNUSABLE.format(directory)}: other users could read the job's secret",
-            cause="it must be a directory owned by you with mode 0700",
-            hint="name a directory that does not exist yet: --rendezvous DIR",
-        )
+        cause = "it must be a directory owned by you with mode 0700"
+        raise RendezvousError(f"{unusable}: other users could read the job's secret", cause=cause, hint=hint)

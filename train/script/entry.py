@@ -16,7 +16,16 @@ from pathlib import Path
 
 from train.errors import ScriptError
 from train.script.requirements import distribution_of
-from train.script.source import Import, check_file, check_script, find_imports, imports, parse, script_hint
+from train.script.source import (
+    Import,
+    Source,
+    check_file,
+    check_script,
+    find_imports,
+    imports,
+    parse,
+    script_hint,
+)
 
 _R = (".R", ".r")
 _PYTHONS = ("python", "python3")
@@ -88,29 +97,23 @@ class EntryPoint:
         first = [python] if self._of_python else ["Rscript"] if self.kind is Kind.R else []
         return [*first, *self.words, *arguments]
 
-    def sources(self) -> list[Path]:
-        """Return the known Python files that the job runs: the entry point and its modules.
+    @cached_property
+    def sources(self) -> list[Source]:
+        """The known Python files that the job runs, read once: the entry point first, then its modules.
 
         For any other program these are the files that its words name, or that a text file among its words names.
         """
-        if self.file is not None and self.kind in (Kind.SCRIPT, Kind.MODULE):
-            return imports(self.file, self.workdir, module=self.kind is Kind.MODULE)
         if self.kind is Kind.R:
             return []
-        result: dict[Path, None] = {}
-        for file, module in _named(self.words, self.workdir):
-            result.update(dict.fromkeys(imports(file, self.workdir, module=module)))
-        return list(result)
+        is_python = self.kind is not Kind.COMMAND and self.file is not None
+        first = [(self.file, self.kind is Kind.MODULE)] if is_python else _named(self.words, self.workdir)
+        read = (source for file, module in first if file for source in imports(file, self.workdir, module=module))
+        return list({source.path: source for source in read}.values())
 
-    @cached_property
-    def contents(self) -> dict[str, bytes]:
-        """The files of `sources`, read once, by their paths relative to `workdir`; the entry point first."""
-        return {Path(os.path.relpath(path, self.workdir)).as_posix(): path.read_bytes() for path in self.sources()}
-
-    @cached_property
-    def texts(self) -> dict[str, str]:
-        """The files of `sources` as text."""
-        return {name: content.decode("utf-8", "replace") for name, content in self.contents.items()}
+    @property
+    def texts(self) -> list[str]:
+        """The texts of `sources`."""
+        return [source.text for source in self.sources]
 
     def settings_of(self, variable: str) -> list[str]:
         """Return the values that a command or a shell script among its words assigns to an environment variable.

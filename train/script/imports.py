@@ -14,7 +14,7 @@ from typing import NamedTuple
 from train.script.dotted import uses
 from train.script.entry import EntryPoint, Kind, module_name
 from train.script.requirements import FILES, distribution_of
-from train.script.source import find_imports, follow, parse_module
+from train.script.source import Source, find_imports, follow, packages_of
 
 # Calls that fail without the package tensorboard on TensorFlow 2.21; none of the API of version 1 does.
 _SUMMARIES = tuple(f"tensorflow.summary.{name}" for name in ("audio", "histogram", "image", "scalar", "text"))
@@ -130,28 +130,26 @@ class _Reading:
     """
 
     def __init__(self, entry: EntryPoint, file: Path, module: bool) -> None:
-        self._workdir = entry.workdir
         self._roots = [entry.workdir] if module else [file.parent]
         self.locations: dict[str, str] = {}
         self.changes: list[_Change] = []
         self._provided: set[str] = set()  # modules that the script creates
-        packages = [path for path in (entry.sources() if module else ()) if path.name == "__init__.py"]
-        follow([file, *(path for path in packages if path.parent in file.parents)], entry.workdir, self._of_file)
+        first = [file, *(packages_of(file, entry.workdir) if module else ())]
+        follow(first, entry.workdir, self._of_file)
         self.locations = {name: at for name, at in self.locations.items() if name not in self._provided}
 
-    def _of_file(self, path: Path) -> Iterator[Path]:
+    def _of_file(self, source: Source) -> Iterator[Path]:
         """Add the imports of one file; return the files of the job that it imports."""
-        tree = parse_module(path)
+        name, tree = source.name, source.tree
         if tree is None:
             return
-        name = path.relative_to(self._workdir).as_posix()
         self._add_changes(tree, name)
         for use in uses(tree):
             package = _PACKAGES.get(use.name) if use.call is not None and "compat.v1" not in use.written else None
             if package:
                 self.locations.setdefault(package, f"{name}:{use.line}")
         for item in find_imports(tree.body):
-            files = list(item.files(path, self._roots))
+            files = list(item.files(source.path, self._roots))
             # A directory may be a package without ``__init__.py``.
             if not files and not item.level and not any((root / item.parts[0]).is_dir() for root in self._roots):
                 self.locations.setdefault(item.parts[0], f"{name}:{item.line}")

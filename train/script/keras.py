@@ -10,10 +10,9 @@ version. TensorFlow 2.15 and earlier include Keras 2, and fail if the variable i
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
@@ -21,11 +20,11 @@ from typing import NamedTuple
 from train.agent.injected import adaptations
 from train.agent.protocol.records import Prepared
 from train.agent.protocol.wording import join_names
-from train.errors import KerasError, ScriptError
+from train.errors import KerasError
 from train.script import NEWEST_TF_KERAS, read_rows
 from train.script.arguments import LAUNCHERS
 from train.script.dotted import Use, uses
-from train.script.source import parse
+from train.script.source import Source
 
 VARIABLE = "TF_USE_LEGACY_KERAS"
 BACKEND = "KERAS_BACKEND"
@@ -124,19 +123,15 @@ class Choice:
 # --- the script ---------------------------------------------------------------------------------------------------
 
 
-def needs_legacy(sources: Mapping[str, bytes]) -> Need:
+def need_of(sources: Iterable[Source]) -> Need:
     """Return the requirement of a script on Keras.
 
     Only names are read: uses through `getattr` or in packages that are installed on the hosts are not found.
 
     Args:
-        sources: The script and its modules by the name that messages use; files that do not compile are skipped.
+        sources: The script and its modules; files that do not compile are skipped.
     """
-    return need_of(dict(_parsed(sources)))
-
-
-def need_of(trees: Mapping[str, ast.Module]) -> Need:
-    """Return the requirement of a script on Keras from its syntax trees, the script first."""
+    trees = {source.name: source.tree for source in sources if source.tree is not None}
     for file, line, value, _ in _settings(trees, VARIABLE):
         return Need(Requirement.DECIDED, f"sets {VARIABLE} itself", file, line, value=value)
     used = [use for file, tree in trees.items() for use in uses(tree, file)]
@@ -169,12 +164,6 @@ def _without_tensorflow(trees: Mapping[str, ast.Module], used: Sequence[Use]) ->
     assigned = tuple(item.value for item in early if not item.is_default)
     defaults = [item.value for item in early if item.is_default]
     return Need(Requirement.ANY, only_keras=True, backends=assigned, default_backend="".join(defaults[:1]))
-
-
-def _parsed(sources: Mapping[str, bytes]) -> Iterator[tuple[str, ast.Module]]:
-    for file, content in sources.items():
-        with contextlib.suppress(ScriptError):
-            yield file, parse(content, file)
 
 
 def _neutral(use: Use) -> bool:

@@ -7,6 +7,7 @@ version on the hosts; the error names the version.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import errno
 import os
@@ -48,7 +49,38 @@ def check_file(script: Path) -> bytes:
         raise _unreadable(script, error) from error
 
 
-def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
+class Source(NamedTuple):
+    """A Python file, read once.
+
+    Attributes:
+        name: Its path below the directory of the job, with forward slashes.
+        content: Its bytes; empty if it cannot be read.
+        path: The file.
+        tree: Its syntax tree, which must not be changed; None: it does not compile.
+        error: The reason for this.
+    """
+
+    name: str
+    content: bytes
+    path: Path = Path()
+    tree: ast.Module | None = None
+    error: ScriptError | None = None
+
+    @property
+    def text(self) -> str:
+        """Its content as text."""
+        return self.content.decode("utf-8", "replace")
+
+
+def source_of(name: str, content: bytes, path: Path = Path()) -> Source:
+    """Return a source with this name and content."""
+    try:
+        return Source(name, content, path, parse(content, name))
+    except ScriptError as error:
+        return Source(name, content, path, error=error)
+
+
+def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Source]:
     """Return `script` and the modules of `workdir` that it imports, directly or not; the script first.
 
     Modules are searched as Python does: next to the script, then in `workdir`; for relative imports, in their
@@ -61,33 +93,42 @@ def imports(script: Path, workdir: Path, *, module: bool = False) -> list[Path]:
             searched.
     """
     roots = [workdir] if module else [script.parent, workdir]
-    first = [script, *(_packages(script, workdir) if module else ())]
-    return follow(first, workdir, lambda path: _files(path, roots))
+
+    def imported(source: Source) -> Iterator[Path]:
+        for item in find_imports(ast.walk(source.tree)) if source.tree is not None else ():
+            yield from item.files(source.path, roots)
+
+    return follow([script, *(packages_of(script, workdir) if module else ())], workdir, imported)
 
 
-def follow(first: Sequence[Path], workdir: Path, imported: Callable[[Path], Iterable[Path]]) -> list[Path]:
-    """Return files and the files of `workdir` that they import, directly or not, each once.
+def follow(first: Sequence[Path], workdir: Path, imported: Callable[[Source], Iterable[Path]]) -> list[Source]:
+    """Read files and the files of `workdir` that they import, directly or not, each once.
 
     Args:
         first: The files to begin with.
         workdir: The task's working directory.
         imported: Returns the files that a file imports.
     """
-    result = {os.path.realpath(path): path for path in first}
-    waiting = list(result.values())
+    waiting = {os.path.realpath(path): path for path in first}
+    result: dict[str, Source] = {}
     while waiting:
-        for path in imported(waiting.pop(0)):
-            key = os.path.realpath(path)
-            if key not in result and _inside(path, workdir):
-                result[key] = path
-                waiting.append(path)
+        key = next(iter(waiting))
+        path, content = waiting.pop(key), b""
+        with contextlib.suppress(OSError):
+            content = path.read_bytes()
+        name = Path(os.path.relpath(path, workdir)).as_posix()
+        result[key] = source_of(name, content, path)
+        for other in imported(result[key]):
+            other_key = os.path.realpath(other)
+            if other_key not in result and _inside(other, workdir):
+                waiting.setdefault(other_key, other)
     return list(result.values())
 
 
 def parse(content: bytes, name: str) -> ast.Module:
     """Return the syntax tree of a Python file, in the encoding that it declares (PEP 263).
 
-    A content is parsed once in a process; the tree must not be changed.
+    A content is parsed once in a process.
 
     Raises:
         ScriptError: It does not compile; the message has `name` and the line.
@@ -225,22 +266,7 @@ def find_imports(nodes: Iterable[ast.AST]) -> Iterator[Import]:
             yield from (Import([*base, alias.name], node.level, node.lineno) for alias in node.names)
 
 
-def parse_module(module: Path) -> ast.Module | None:
-    """Return the syntax tree of a file; None: it cannot be read or does not compile."""
-    try:
-        return parse(module.read_bytes(), str(module))
-    except (ScriptError, OSError):
-        return None
-
-
-def _files(module: Path, roots: list[Path]) -> Iterator[Path]:
-    """Yield the files below `roots` that `module` imports directly."""
-    tree = parse_module(module)
-    for item in find_imports(ast.walk(tree)) if tree else ():
-        yield from item.files(module, roots)
-
-
-def _packages(module: Path, workdir: Path) -> Iterator[Path]:
+def packages_of(module: Path, workdir: Path) -> Iterator[Path]:
     """Yield the files that Python executes before `module`, the outermost package first."""
     above = [directory for directory in module.parents if directory != workdir and _inside(directory, workdir)]
     yield from (path for directory in reversed(above) if (path := directory / "__init__.py").is_file())

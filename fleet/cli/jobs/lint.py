@@ -17,7 +17,7 @@ from fleet.steps import DEFAULT_FLEET, Again
 from provision.quantities import counted
 from train.agent.protocol.wording import join_names
 from train.lint.finding import Finding, Severity
-from train.lint.linter import lint as lint_texts
+from train.lint.linter import lint as lint_sources
 from train.script.entry import EntryPoint, find_entry
 from train.script.source import check_script
 
@@ -60,7 +60,7 @@ def lint(
     with session(DEFAULT_FLEET, output, live=False) as run:
         entry = _find(script, workdir)
         directory = entry.workdir if Path(script).is_absolute() else Path(os.path.relpath(entry.workdir))
-        findings = lint_texts(entry.texts, next(iter(entry.texts)), workers=workers, gpus=gpus, adapt=not no_adapt)
+        findings = lint_sources(entry.sources, workers=workers, gpus=gpus, adapt=not no_adapt)
         for finding in findings:
             run.emit(dataclasses.replace(finding, file=(directory / finding.file).as_posix()))
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]

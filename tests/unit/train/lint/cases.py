@@ -8,13 +8,14 @@ has no finding. A line ``~ text`` is a message, a reason, or a fix. A line ``###
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from train.lint.finding import Finding
 from train.lint.linter import lint
+from train.script.source import Source, source_of
 
 _DIRECTORY = Path(__file__).parent / "cases"
 
@@ -94,4 +95,9 @@ def check(*lines: str, **options: Any) -> list[Finding]:
     """Return the findings in a script of these lines and blocks, and in modules after ``--- name``."""
     case = Case("", {})
     case.add([part for line in lines for part in line.splitlines()])
-    return lint(case.sources, "task.py", **{"workers": 2, **options})
+    return lint(sources_of(case.sources), **{"workers": 2, **options})
+
+
+def sources_of(texts: Mapping[str, str]) -> list[Source]:
+    """Return a script and its modules by their names, the script first."""
+    return [source_of(name, text.encode("utf-8", "surrogatepass")) for name, text in texts.items()]

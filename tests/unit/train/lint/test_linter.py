@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.train.lint.cases import Case, check, read_cases, script
+from tests.unit.train.lint.cases import Case, check, read_cases, script, sources_of
 from train.lint.finding import Severity
 from train.lint.linter import UNREADABLE, lint
 from train.lint.script import RULES
-from train.script.source import imports
+from train.script.source import imports, source_of
 
 ROOT = Path(__file__).parents[4]
 LATE = "x = tf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()"
@@ -20,7 +20,7 @@ LATE = "x = tf.constant(1)\nstrategy = tf.distribute.MultiWorkerMirroredStrategy
 
 @pytest.mark.parametrize("case", read_cases(), ids=lambda case: case.name)
 def test_each_script_has_its_findings(case: Case) -> None:
-    result = lint(case.sources, "task.py", **{"workers": 2, **case.options})
+    result = lint(sources_of(case.sources), **{"workers": 2, **case.options})
     assert sorted(f"{item.location} {item.rule} {item.severity.value}" for item in result) == sorted(case.expected)
     for text in case.texts:
         assert any(text in (item.message, item.reason, item.fix) for item in result), text
@@ -46,8 +46,7 @@ def test_each_script_has_its_findings(case: Case) -> None:
 )
 def test_examples_and_tutorials(path: str, expected: list[str]) -> None:
     file = ROOT / path
-    sources = {item.relative_to(file.parent).as_posix(): item.read_text() for item in imports(file, file.parent)}
-    result = lint(sources, file.name, workers=5)
+    result = lint(imports(file, file.parent), workers=5)
     assert [f"{item.location} {item.rule} {item.severity.value}" for item in result] == expected
 
 
@@ -70,7 +69,7 @@ def test_findings_are_ordered_by_file_and_line() -> None:
 
 def test_modules_are_found_next_to_the_script_in_a_directory() -> None:
     sources = {"src/task.py": "import lib.data\n" + script("@GANG"), "src/lib/data.py": script("@TF", "tf.zeros(1)")}
-    assert [(item.rule, item.file) for item in lint(sources, "src/task.py", workers=2)] == [("MW101", "src/task.py")]
+    assert [(item.rule, item.file) for item in lint(sources_of(sources), workers=2)] == [("MW101", "src/task.py")]
 
 
 # --- suppression and files that do not compile ----------------------------------------------------------------------
@@ -114,7 +113,7 @@ def test_a_module_that_does_not_compile_is_a_warning() -> None:
         ("MW101", "error", "task.py"),
         ("MW001", "warning", "a.py"),
     ]
-    assert lint({}, "task.py", workers=2) == []
+    assert lint([], workers=2) == []
 
 
 # --- any script ---------------------------------------------------------------------------------------------------
@@ -157,14 +156,14 @@ def test_no_script_makes_the_linter_raise(source: str, inside: bool) -> None:
         source = f"def main(x):\n    x\n{indent(source, '    ')}\nmain(1)\n"
     for workers in (1, 3):
         sources = {"task.py": script("@READY") + source, "a/b.py": source}
-        for item in lint(sources, "task.py", workers=workers, gpus=0):
+        for item in lint(sources_of(sources), workers=workers, gpus=0):
             assert item.rule in (UNREADABLE, *RULES)
             assert min(item.line, item.column) >= 1
 
 
 @given(st.text(max_size=60))
 def test_no_text_makes_it_raise(source: str) -> None:
-    lint({"task.py": source}, "task.py", workers=2)
+    lint(sources_of({"task.py": source}), workers=2)
 
 
 def test_a_script_that_is_too_large_is_given_up() -> None:
@@ -181,7 +180,7 @@ def test_programs_that_do_not_train_give_no_finding(directory: str) -> None:
     for path in sorted((ROOT / directory).rglob("*.py"))[::9]:
         if "examples" not in path.parts:
             # The main function of a module is called by another module (MW706).
-            result = lint({"task.py": path.read_text(encoding="utf-8")}, "task.py", workers=2)
+            result = lint([source_of("task.py", path.read_bytes())], workers=2)
             assert [item for item in result if item.rule != "MW706"] == [], path
 
 

@@ -31,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(entry: EntryPoint) -> list[str]:
-    return [path.relative_to(entry.workdir).as_posix() for path in entry.sources()]
+    return [source.name for source in entry.sources]
 
 
 # --- scripts --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_an_r_script_needs_rscript(here: Path) -> None:
     entry = entry_of("r/task.R")
     assert (entry.kind, entry.program, entry.workdir) == (Kind.R, "Rscript", here / "r")
     assert entry.command(PYTHON, ["5"]) == ["Rscript", "task.R", "5"]
-    assert entry.sources() == []
+    assert entry.sources == []
     assert entry_of("task.r").kind is Kind.R
     assert rejected("none.R").message == "the script none.R does not exist"
 

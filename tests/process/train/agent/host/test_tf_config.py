@@ -14,6 +14,7 @@ from train.agent.protocol.records import Member
 from train.agent.supervisor.environment import TaskIdentity, task_environment
 from train.lint.linter import job_tf_config
 from train.script.keras import tf_config_of_r
+from train.script.source import source_of
 
 RESOLVER = """
 import json, os
@@ -75,8 +76,8 @@ def seen(
     """
     if not has_tensorflow:
         tensorflow_in(directory)
-    modules = {path.name: path.read_text() for path in directory.glob("*.py")}
-    decided = job_tf_config({"task.py": script, **modules}) if adaptation is None else adaptation
+    modules = [source_of(path.name, path.read_bytes()) for path in directory.glob("*.py")]
+    decided = job_tf_config([source_of("task.py", script.encode()), *modules]) if adaptation is None else adaptation
     members = [
         Member(name, name, f"10.0.0.{index + 2}", 2222, 1) for index, name in enumerate(("worker-0", "worker-1"))
     ]
