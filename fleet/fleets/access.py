@@ -1,4 +1,4 @@
-"""Reach the hosts of a fleet: admit this computer through the firewall, and confirm unknown host keys."""
+"""Choose the hosts of a fleet and reach them: admit this computer through the firewall, and confirm host keys."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from fleet.errors import CancelledError, FleetError, UnreachableError, UsageError, WrongHostError
+from fleet.errors import CancelledError, FleetError, NotFoundError, UnreachableError, UsageError, WrongHostError, fold
 from fleet.events import Level, Note, Sink
-from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.services import Services
 from fleet.steps import Again, NextStep, Step
 from provision.keys import fingerprint
 from provision.model import FleetSpec, Host, SshAccess, UnknownHost
+from provision.names import instance_name, is_instance_name
 from provision.provider import Provider
+
+if TYPE_CHECKING:
+    from fleet.remote.client import AgentClient
 
 T = TypeVar("T")
 
-Kept = dict[tuple[str, int, str, str], AgentClient]
+Kept = dict[tuple[str, int, str, str], "AgentClient"]
 """Open agents by address, port, host key, and directory on the host."""
 
 _PAUSE_S = 1.0
@@ -52,95 +55,79 @@ class Access:
             outcomes: The outcomes of connecting to each host.
             connect: Connects to some of the hosts again.
         """
-        failed = [outcome.host for outcome in outcomes if _is_silent(outcome.error)]
-        if not self.spec.options.rents or not failed:
+        if not self.spec.options.rents or not any(_is_silent(outcome.error) for outcome in outcomes):
             return outcomes
-        try:
-            access = self.let_in()
-            obstacle = self._obstacle(access)
-        except FleetError as error:
-            access, obstacle = SshAccess(), (error.message, error.next_steps)
+        access, words, steps = self._explain(always=False)
+        end = time.monotonic() + access.propagation_s
+        while access.changed and (silent := [each.host for each in outcomes if _is_silent(each.error)]):
+            again = {outcome.host.name: outcome for outcome in connect(silent)}
+            outcomes = [again.get(outcome.host.name, outcome) for outcome in outcomes]
+            if time.monotonic() > end:
+                break
+            self.services.sleep(_PAUSE_S)
         if access.changed:
-            return self._retry(outcomes, connect, access.propagation_s)
+            return outcomes
         return [
-            replace(outcome, error=_add_cause(outcome.error, *obstacle))
+            replace(outcome, error=_add_cause(outcome.error, words, steps))
             if outcome.error is not None and _is_silent(outcome.error)
             else outcome
             for outcome in outcomes
         ]
 
-    def let_in(self) -> SshAccess:
+    def let_in(self, *, make: bool = False) -> SshAccess:
         """Update the firewall rule of the fleet if it does not admit this computer.
+
+        Args:
+            make: Create missing rules as well.
 
         Raises:
             FleetError: the rule cannot be read or changed.
         """
         if not self.spec.options.rents:
             return SshAccess()
-        provider = self.services.provider(self.spec.options)
-        access = provider.open_ssh(self.spec)
-        self.report(access)
-        return access
-
-    def report(self, access: SshAccess) -> None:
-        """Emit a note if a rule was changed."""
+        access = self.services.provider(self.spec.options).open_ssh(self.spec, make=make)
         if access.changed and access.before and self.sink is not None:
             now, before = _join_ranges(access.callers), _join_ranges(access.before)
             self.sink.emit(Note(f"SSH was open to {before} only; the firewall rule now admits this computer ({now})"))
+        return access
 
     def explained(self, error: FleetError) -> FleetError:
         """Return `error` with the cause in the firewall added, if there is one."""
         if not self.spec.options.rents or not _is_silent(error):
             return error
-        try:
-            words, steps = self._obstacle(self.let_in(), always=True)
-        except FleetError as second:
-            words, steps = second.message, ()
+        _, words, steps = self._explain(always=True)
         return _add_cause(error, words, steps)
 
     def reconcile(self, *, make: bool = True) -> None:
-        """Set the firewall rules of a fleet as its spec requires; only warn about a failure: SSH may still work.
-
-        Args:
-            make: Create missing rules as well; otherwise only admit this computer.
-        """
-        if not self.spec.options.rents:
-            return
+        """Set the firewall rules of a fleet as `let_in` does; only warn about a failure: SSH may still work."""
         try:
-            access = self.services.provider(self.spec.options).open_ssh(self.spec, make=make)
+            self.let_in(make=make)
         except FleetError as error:
             if self.sink is not None:
                 self.sink.emit(Note(f"the firewall rules were not updated: {error.message}", Level.WARNING))
-        else:
-            self.report(access)
 
-    def _retry(
-        self,
-        outcomes: list[Outcome[T]],
-        connect: Callable[[Sequence[Host]], list[Outcome[T]]],
-        timeout_s: float,
-    ) -> list[Outcome[T]]:
-        by_host = {outcome.host.name: outcome for outcome in outcomes}
-        end = time.monotonic() + timeout_s
-        while silent := [outcome.host for outcome in by_host.values() if _is_silent(outcome.error)]:
-            by_host |= {outcome.host.name: outcome for outcome in connect(silent)}
-            if time.monotonic() > end:
-                break
-            self.services.sleep(_PAUSE_S)
-        return [by_host[outcome.host.name] for outcome in outcomes]
+    def _explain(self, *, always: bool) -> tuple[SshAccess, str, Sequence[NextStep]]:
+        """Return the rule, and the cause and the command if it blocks this computer; otherwise they are empty.
 
-    def _obstacle(self, access: SshAccess, *, always: bool = False) -> tuple[str, Sequence[NextStep]]:
-        """Return the cause and the command if the rule blocks this computer; empty texts if it does not."""
+        Args:
+            always: Name the ranges that the rule admits even if it admits this computer.
+        """
+        try:
+            access = self.let_in()
+        except FleetError as error:
+            return SshAccess(), error.message, error.next_steps
+        words, steps = f"SSH is open to {_join_ranges(access.open_to)} only", list[NextStep]()
         if access.denied_by or not access.open_to:
-            return access.denied_by or access.note, ()
-        if not access.callers:
-            words = f"SSH is open to {_join_ranges(access.open_to)} only; the address of this computer is not known"
-            return f"{words}: name it with 'fleet up {access.option}'", ()
-        if access.admits_caller:
-            return (f"SSH is open to {_join_ranges(access.open_to)}" if always else ""), ()
-        words = f"SSH is open to {_join_ranges(access.open_to)} only; you call from {_join_ranges(access.callers)}"
-        options = [word for source in (*access.open_to, *access.callers) for word in (access.option, source)]
-        return words, [Step("up", *options, fleet=self.spec.name)]
+            words = access.denied_by or access.note
+        elif not access.callers:
+            words += f"; the address of this computer is not known: name it with 'fleet up {access.option}'"
+        elif access.admits_caller:
+            words = words.removesuffix(" only") if always else ""
+        else:
+            words += f"; you call from {_join_ranges(access.callers)}"
+            options = [word for source in (*access.open_to, *access.callers) for word in (access.option, source)]
+            steps = [Step("up", *options, fleet=self.spec.name)]
+        return access, words, steps
 
 
 def _is_silent(error: FleetError | None) -> bool:
@@ -149,8 +136,7 @@ def _is_silent(error: FleetError | None) -> bool:
 
 
 def _add_cause(error: FleetError, words: str, steps: Sequence[NextStep]) -> FleetError:
-    cause = "; ".join(filter(None, (error.cause, words)))
-    return error.replaced(cause=cause, next_steps=steps or None)
+    return error.replaced(cause="; ".join(filter(None, (error.cause, words))), next_steps=steps or None)
 
 
 def _join_ranges(ranges: Sequence[str]) -> str:
@@ -173,10 +159,6 @@ def is_reachable_now(host: Host, key: Path, access: Access) -> bool:
         return False
     raise_failures(access.retried(outcomes, probe), "open a session")
     return True
-
-
-Shown = Sequence[tuple[UnknownHost, str]]
-"""Hosts, each with the key that it presents."""
 
 
 def confirm_host_keys(
@@ -209,34 +191,36 @@ def confirm_host_keys(
                 f"{_describe_host(host)} presented a host key that your known_hosts revokes: {fingerprint(key)}",
                 hint="ask the administrator of the host",
             )
-    _confirm(shown, services, sink, accept_new=accept_new)
+    unconfirmed = []
+    for host, key in shown:
+        if key in host.trusted:
+            continue
+        name, description = _describe_host(host), f"{key.split(maxsplit=1)[0]} {fingerprint(key)}"
+        if accept_new or host.checking in ("accept-new", "no"):
+            sink.emit(Note(f"{name} is new; accepted its key: {description}"))
+        else:
+            sink.emit(Note(f"{name} is unknown: {description}"))
+            unconfirmed.append(host)
+    if unconfirmed:
+        _confirm(unconfirmed, services, sink)
     provider.pin(spec.name, {host.host.name: key for host, key in shown})
 
 
-def _confirm(shown: Shown, services: Services, sink: Sink, *, accept_new: bool) -> None:
-    """Get the user's consent to all keys in `shown`: from known_hosts, SSH configuration, an option, or a question.
+def _confirm(hosts: Sequence[UnknownHost], services: Services, sink: Sink) -> None:
+    """Ask the user to confirm the keys of hosts.
 
     Raises:
         FleetError: a key is not accepted.
     """
-    new = [(host, key) for host, key in shown if key not in host.trusted]
-    unasked = [entry for entry in new if accept_new or entry[0].checking in ("accept-new", "no")]
-    left = [entry for entry in new if entry not in unasked]
-    for host, key in unasked:
-        sink.emit(Note(f"{_describe_host(host)} is new; accepted its key: {_describe_key(key)}"))
-    for host, key in left:
-        sink.emit(Note(f"{_describe_host(host)} is unknown: {_describe_key(key)}"))
-    if not left:
-        return
-    names = ", ".join(host.inventory_name for host, _ in left)
-    authorities = sorted({host.authority for host, _ in left if host.authority})
+    names = ", ".join(host.inventory_name for host in hosts)
+    authorities = ", ".join(sorted({host.authority for host in hosts if host.authority}))
     cause = (
-        f"{', '.join(authorities)} names a certificate authority for some, but fleet does not read host "
+        f"{authorities} names a certificate authority for some, but fleet does not read host "
         "certificates: each key must be in known_hosts"
         if authorities
         else ""
     )
-    strict = ", ".join(host.inventory_name for host, _ in left if host.checking == "yes")
+    strict = ", ".join(host.inventory_name for host in hosts if host.checking == "yes")
     if strict or services.confirm_keys is None:
         raise UsageError(
             f"the host keys of {names} are unknown{'' if strict else ', and confirmation requires a terminal'}",
@@ -260,5 +244,38 @@ def _describe_host(unknown: UnknownHost) -> str:
     return f"{unknown.inventory_name} ({host.name}, {end})"
 
 
-def _describe_key(key: str) -> str:
-    return f"{key.split(maxsplit=1)[0]} {fingerprint(key)}"
+ALL = "all"
+
+
+def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
+    """Return the hosts that ``1``, ``worker-1``, ``worker:1``, or ``all`` names; commas separate several names.
+
+    Args:
+        fleet: Name of the fleet, for messages.
+        hosts: Hosts of the fleet, in their order.
+        given: The names.
+
+    Raises:
+        UsageError: a name is not that of a host.
+        NotFoundError: the fleet does not have such a host.
+    """
+    if given == ALL:
+        return list(hosts)
+    by_name = {host.name: host for host in hosts}
+    chosen = {}
+    for word in given.split(","):
+        name = instance_name(int(word)) if word.isascii() and word.isdigit() else word.replace(":", "-")
+        if not is_instance_name(name):
+            raise UsageError(
+                f"{word!r} is not a host",
+                hint=f"hosts of fleet {fleet!r}: {fold(by_name)}; tasks are selected with --job",
+                next_steps=[Step("status", fleet=fleet)],
+            )
+        if name not in by_name:
+            raise NotFoundError(
+                f"fleet {fleet!r} has no host {name!r}",
+                cause=f"its hosts are {fold(by_name)}" if len(by_name) > 1 else f"its only host is {fold(by_name)}",
+                next_steps=[Step("status", fleet=fleet)],
+            )
+        chosen[name] = by_name[name]
+    return [host for host in hosts if host.name in chosen]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fleet.errors import FleetError, NotFoundError, UsageError, fold
+from fleet.errors import FleetError, fold
 from fleet.events import FleetOpened, Note, Sink
 from fleet.fleets.access import Access, Kept
 from fleet.remote.client import AgentClient
@@ -21,10 +21,14 @@ from fleet.remote.fanout import Outcome, fan_out, raise_failures, values_of
 from fleet.remote.quoting import one_line
 from fleet.services import Services, announce
 from fleet.state import FleetDirectory, FleetRecord
-from fleet.steps import Step
 from provision.model import Host
-from provision.names import instance_name, is_instance_name
 from train.agent.protocol.records import Inspect, JobReport, Stop, Stopped
+
+T = TypeVar("T")
+Opening = tuple[list[AgentClient], list[Outcome[AgentClient]]]
+"""The agents that were opened, and why other hosts could not be reached."""
+
+_MOST_JOBS = 1000  # of a host
 
 
 def newest_job(jobs: Sequence[str], started: str = "") -> str:
@@ -72,43 +76,6 @@ def latest_attempt(reports: Sequence[JobReport], attempts: int) -> int:
         attempts: Largest number of attempts; 0: no limit.
     """
     return max([1, *(report.attempt for report in reports if not attempts or report.attempt <= attempts)])
-
-
-ALL = "all"
-
-
-def select_hosts(fleet: str, hosts: Sequence[Host], given: str) -> list[Host]:
-    """Return the hosts that ``1``, ``worker-1``, ``worker:1``, or ``all`` names; commas separate several names.
-
-    Args:
-        fleet: Name of the fleet, for messages.
-        hosts: Hosts of the fleet, in their order.
-        given: The names.
-
-    Raises:
-        UsageError: a name is not that of a host.
-        NotFoundError: the fleet does not have such a host.
-    """
-    if given == ALL:
-        return list(hosts)
-    by_name = {host.name: host for host in hosts}
-    chosen = {}
-    for word in given.split(","):
-        name = instance_name(int(word)) if word.isascii() and word.isdigit() else word.replace(":", "-")
-        if not is_instance_name(name):
-            raise UsageError(
-                f"{word!r} is not a host",
-                hint=f"hosts of fleet {fleet!r}: {fold(by_name)}; tasks are selected with --job",
-                next_steps=[Step("status", fleet=fleet)],
-            )
-        if name not in by_name:
-            raise NotFoundError(
-                f"fleet {fleet!r} has no host {name!r}",
-                cause=f"its hosts are {fold(by_name)}" if len(by_name) > 1 else f"its only host is {fold(by_name)}",
-                next_steps=[Step("status", fleet=fleet)],
-            )
-        chosen[name] = by_name[name]
-    return [host for host in hosts if host.name in chosen]
 
 
 @dataclass(frozen=True)
@@ -159,13 +126,6 @@ class ExistingFleet:
         """Open an agent on each of `hosts`, by default all of the fleet, as `open_some` does."""
         some = self.record.hosts if hosts is None else hosts
         return open_some(some, self.directory.key, self.access, whole_window=whole_window)
-
-
-T = TypeVar("T")
-Opening = tuple[list[AgentClient], list[Outcome[AgentClient]]]
-"""The agents that were opened, and why other hosts could not be reached."""
-
-_MOST_JOBS = 1000  # of a host
 
 
 def fleet_opened(record: FleetRecord, directory: FleetDirectory, now: float) -> FleetOpened:
@@ -237,19 +197,15 @@ def opened(
     from fleet.remote.ssh.connection import share_window
     from fleet.remote.ssh.transport import open_agent
 
-    clients: list[AgentClient] = []
     window = None if whole_window else share_window(len(hosts))
-
     kept = access.kept if access is not None else None
+    clients: Kept = {} if kept is None else kept
 
     def connect(host: Host) -> AgentClient:
         place = (host.address, host.port, host.host_key, host.root)
-        client = (kept or {}).get(place) or open_agent(host, key, window=window)
-        if kept is None:
-            clients.append(client)
-        else:
-            kept[place] = client
-        return client
+        if place not in clients:
+            clients[place] = open_agent(host, key, window=window)
+        return clients[place]
 
     def report(text: str) -> None:
         if access is not None:
@@ -258,7 +214,7 @@ def opened(
             sink.emit(Note(text))
 
     def waiting() -> str:
-        names = {client.host.name for client in clients}
+        names = {client.host.name for client in list(clients.values())}
         return f"waiting for SSH on {fold(host.name for host in hosts if host.name not in names)}"
 
     try:
@@ -266,7 +222,7 @@ def opened(
             outcomes = fan_out(hosts, connect)
         yield outcomes if access is None else access.retried(outcomes, lambda some: fan_out(some, connect))
     finally:
-        for client in clients:
+        for client in clients.values() if kept is None else ():
             client.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fleet.errors import UnreachableError, WrongHostError
-from fleet.events import BootstrapProgress, Event, HostConnected, InstanceChanged, Sink, ZoneTried
+from fleet.events import BootstrapProgress, HostConnected, InstanceChanged, Sink, ZoneTried
 from fleet.fleets.agents import call_all, open_agents, opened
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import raise_failures
@@ -48,13 +48,14 @@ def ready(
         created: Hosts that this command created; on others, scripts that failed run again.
 
     Returns:
-        The hosts, in their order, with the interpreter that finds the packages.
+        The hosts, in their order, with the interpreter that finds the packages; empty if one of them restarts.
 
     Raises:
         FleetError: a host cannot be reached or prepared; the error names all of these hosts.
     """
     if not needs_preparation(spec):
         return list(hosts)
+    restarting: list[str] = []
     with open_agents(hosts, key) as clients:
         request = Bootstrap(
             "\n".join(spec.packages),
@@ -62,7 +63,12 @@ def ready(
             scripts=dict(spec.options.root_scripts),
             source=read_pip_source(spec),
         )
-        answers = install(clients, request, sink, created=created)
+        try:
+            answers = install(clients, request, sink, created=created, restarting=restarting)
+        except UnreachableError:
+            if not restarting:
+                raise
+            return []
     if not spec.packages:
         return list(hosts)
     return [dataclasses.replace(host, python=answer.python) for host, answer in zip(hosts, answers, strict=True)]
@@ -83,7 +89,12 @@ def job_packages(requirements: str, constraints: str, spec: FleetSpec) -> Bootst
 
 
 def install(
-    clients: Sequence[AgentClient], request: Bootstrap, sink: Sink, *, created: Collection[str] = ()
+    clients: Sequence[AgentClient],
+    request: Bootstrap,
+    sink: Sink,
+    *,
+    created: Collection[str] = (),
+    restarting: list[str] | None = None,
 ) -> list[Bootstrapped]:
     """Install requirements on the hosts of `clients`, once per content, and check that their GPUs can be used.
 
@@ -92,6 +103,7 @@ def install(
         request: The requirements; the interpreter is that of each host.
         sink: Takes BootstrapProgress.
         created: Hosts on which scripts of root that failed do not run again.
+        restarting: Takes the hosts that restart for another driver.
 
     Returns:
         The interpreter, versions, and GPUs of each host of `clients`, in their order.
@@ -104,6 +116,8 @@ def install(
         host = client.host
 
         def report(step: BootstrapStep) -> None:
+            if step.step == RESTARTING and restarting is not None:
+                restarting.append(host.name)
             sink.emit(BootstrapProgress(host.name, step.step, step.detail, step.part, step.whole))
 
         again = bool(request.scripts) and host.name not in created
@@ -226,41 +240,11 @@ def reach(
 
     _retry_until(connect, wait_s, services)
     listed = [reached[host.name] for host in hosts]
-    hosts = _prepare(spec, listed, directory, sink, created) or reach(
+    hosts = ready(spec, listed, directory.key, sink, created=created) or reach(
         spec, instances, provider, directory, services, sink, created=created
     )
     _report_ready(spec, hosts, sink)
     return hosts
-
-
-class _Restarts:
-    """A sink that passes events on, and remembers whether a host restarts."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.begun = False
-
-    def emit(self, event: Event) -> None:
-        """Take an event."""
-        self.begun = self.begun or (isinstance(event, BootstrapProgress) and event.step == RESTARTING)
-        self._sink.emit(event)
-
-    def close(self) -> None:
-        """Write pending output."""
-        self._sink.close()
-
-
-def _prepare(
-    spec: FleetSpec, hosts: Sequence[Host], directory: FleetDirectory, sink: Sink, created: Collection[str]
-) -> list[Host]:
-    """Return the hosts when they have everything that tasks need; empty if one of them restarts."""
-    restarts = _Restarts(sink)
-    try:
-        return ready(spec, hosts, directory.key, restarts, created=created)
-    except UnreachableError:
-        if not restarts.begun:
-            raise
-        return []
 
 
 def _report_ready(spec: FleetSpec, hosts: Sequence[Host], sink: Sink) -> None:

@@ -25,7 +25,7 @@ from provision.names import index_of
 from provision.planner import plan
 from provision.provider import Provider
 from provision.quantities import counted
-from train.agent.protocol.records import Commit, GetJoinInfo, Gpu, JobReport
+from train.agent.protocol.records import GetJoinInfo, Gpu, JobReport
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -99,21 +99,17 @@ def rejoin(record: FleetRecord, directory: FleetDirectory, sink: Sink) -> list[s
         if not running:
             return []
         source = min(running)
-        slots = dict.fromkeys((*(member.slot for member in reports[source].members), *reports[source].joinable))
-        _report_outside([name for name in clients if name not in slots], reports[source], sink)
+        report = reports[source]
+        slots = dict.fromkeys((*(member.slot for member in report.members), *report.joinable))
+        if outside := [name for name in clients if name not in slots]:
+            verb = "does" if len(outside) == 1 else "do"
+            why = f"it takes at most {report.max_workers}" if report.max_workers else "it was started without it"
+            sink.emit(Note(f"{fold(outside)} {verb} not join the running job {report.job}: {why} (--max-workers)"))
         return [
             name
             for name in slots
             if name not in running and name in clients and join(name, source, reports, clients, record, sink)
         ]
-
-
-def _report_outside(outside: Sequence[str], running: JobReport, sink: Sink) -> None:
-    """Report the hosts that cannot take part in the running job."""
-    if outside:
-        verb = "does" if len(outside) == 1 else "do"
-        why = f"it takes at most {running.max_workers}" if running.max_workers else "it was started without it"
-        sink.emit(Note(f"{fold(outside)} {verb} not join the running job {running.job}: {why} (--max-workers)"))
 
 
 def join(
@@ -137,7 +133,9 @@ def join(
     job = reports[source].job
     try:
         join_info, python = clients[source].get_join_info(GetJoinInfo(job, source)), ""
-        commit = _correct_clock(join_info.commit, clients[source], clients[name])
+        commit, reference = join_info.commit, clients[source].read_clock()
+        reference = reference._replace(ahead_s=reference.ahead_s + commit.clock_correction_s)
+        commit = commit._replace(clock_correction_s=correction_s(clients[name].read_clock(), reference))
         join_info = join_info._replace(commit=commit)
         if commit.requirements:
             packages = job_packages(commit.requirements, commit.constraints, record.spec)
@@ -157,13 +155,6 @@ def join(
     when = "its next complete checkpoint" if name in commit.joinable else "the next attempt"
     sink.emit(Note(f"{name} joined job {job} and takes part from {when} on"))
     return True
-
-
-def _correct_clock(commit: Commit, source: AgentClient, target: AgentClient) -> Commit:
-    """Return the commit of `source` with the correction of the clock of `target`."""
-    reference = source.read_clock()
-    reference = reference._replace(ahead_s=reference.ahead_s + commit.clock_correction_s)
-    return commit._replace(clock_correction_s=correction_s(target.read_clock(), reference))
 
 
 FIRST_PROBE_S = 1.0
@@ -289,14 +280,13 @@ def at_rest(fleet: str, provider: Provider, services: Services) -> list[Instance
 
 def _check_worth(record: FleetRecord, existing: Sequence[Instance], steps: Plan, services: Services) -> None:
     name = record.spec.name
-    if not steps.keep and any(instance.state is InstanceState.STOPPED for instance in existing):
+    if not steps.keep:
+        is_stopped = any(instance.state is InstanceState.STOPPED for instance in existing)
         raise NotReadyError(
-            f"no instance of fleet {name!r} runs; their disks are kept",
-            hint="fleet up starts them again, with all their files",
+            f"no instance of fleet {name!r} {'runs; their disks are kept' if is_stopped else 'is left'}",
+            hint="fleet up starts them again, with all their files" if is_stopped else "",
             next_steps=[Step("up")],
         )
-    if not steps.keep:
-        raise NotReadyError(f"no instance of fleet {name!r} is left", next_steps=[Step("up")])
     end = min((at for at in (record.stop_at, record.delete_at) if at), default=0.0)
     if end and services.clock() > end - _WORTH_S:
         at = time.strftime("%H:%M", time.localtime(end))
@@ -416,24 +406,20 @@ class Repairer:
             raise self._bug
 
     def _run(self) -> None:
+        pause_s, last_message = FIRST_PROBE_S, ""
         try:
-            self._repair_lost()
+            while not self._closed.is_set():
+                with self._change:
+                    self._change.wait_for(lambda: self._lost or self._closed.is_set())
+                if self._closed.wait(pause_s) or not self._still_lost():
+                    pause_s, last_message = FIRST_PROBE_S, ""
+                    continue
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                last_message = self._try(pause_s, last_message)
         except OSError:  # the reader of the output is gone; the thread that follows the job detects this, too
             return
         except Exception as error:  # noqa: BLE001 - raised again by close()
             self._bug = error
-
-    def _repair_lost(self) -> None:
-        pause_s = FIRST_PROBE_S
-        last_message = ""
-        while not self._closed.is_set():
-            with self._change:
-                self._change.wait_for(lambda: self._lost or self._closed.is_set())
-            if self._closed.wait(pause_s) or not self._still_lost():
-                pause_s, last_message = FIRST_PROBE_S, ""
-                continue
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            last_message = self._try(pause_s, last_message)
 
     def _try(self, pause_s: float, last_message: str) -> str:
         """Repair the fleet once; return its error, and emit it if it differs from the last one."""
@@ -441,8 +427,7 @@ class Repairer:
         try:
             record = repair_fleet(self._fleet)
         except UsageError as error:  # such as a limit of the cost that is used up: a retry would end in the same way
-            with self._change:
-                self._give_up(list(self._lost))
+            self._give_up(0.0)
             self._sink.emit(Note(f"lost hosts are not replaced: {error.message}", Level.WARNING))
             return ""
         except FleetError as error:
@@ -454,17 +439,17 @@ class Repairer:
         self._hosts = {host.name: host for host in record.slots}
         return last_message
 
-    def _give_up(self, names: Sequence[str]) -> None:
-        """Replace these hosts no more; the lock is held."""
-        for name in names:
-            del self._lost[name]
-            self._given_up.add(name)
+    def _give_up(self, after_s: float) -> list[str]:
+        """Replace no more the hosts that were lost for this time; return their names."""
+        with self._change:
+            late = [name for name, since in self._lost.items() if time.monotonic() - since >= after_s]
+            self._given_up.update(late)
+            for name in late:
+                del self._lost[name]
+        return late
 
     def _still_lost(self) -> bool:
         """Return whether a host is still lost; give up hosts that were lost for too long."""
-        with self._change:
-            late = [name for name, since in self._lost.items() if time.monotonic() - since > self.patience_s]
-            self._give_up(late)
-        for name in late:
+        for name in self._give_up(self.patience_s):
             self._sink.emit(Note(f"{name} could not be replaced within {self.patience_s:g} s", Level.WARNING))
         return bool(self._lost)

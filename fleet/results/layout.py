@@ -13,8 +13,8 @@ Names come from hosts, which this computer does not trust: all paths are inside 
 
 from __future__ import annotations
 
+import itertools
 import os
-import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,58 +132,53 @@ def lay_out(tasks: Sequence[Listed], sources: Mapping[Area, str], recorded: Mapp
             for entry in task.entries:
                 if (sources.get(entry.area) == task.key) == is_source:
                     made.add(entry, source, task, is_source=is_source)
-    return made.finish()
-
-
-def _identity(entry: FileEntry) -> tuple[str, EntryKind, str, str]:
-    """Return a value that equal copies of a file on several hosts share: a name is a part of the results, too."""
-    return entry.path, entry.kind, entry.sha256, entry.target
-
-
-def _is_readable(entry: FileEntry) -> bool:
-    return entry.kind is not EntryKind.FILE or bool(entry.sha256)
+    for (name, reason), left in list(made.left_out.items())[:_MOST_NOTES]:
+        noun, _, why = reason.partition(": ")
+        first = f"{'first: ' if len(left) > 1 else ''}{ascii(left[0])[:60]}"
+        made.layout.notes.append(f"{name}: left out {counted(len(left), noun)}: {why} ({first})")
+    return made.layout
 
 
 class _Maker:
     def __init__(self, recorded: Mapping[str, Recorded]) -> None:
-        self._layout = Layout()
+        self.layout = Layout()
+        self.left_out: dict[tuple[str, str], list[str]] = {}  # paths by task and reason
         self._recorded = recorded
         self._placed: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
-        self._left_out: dict[tuple[str, str, str], list[str]] = {}
 
     def add(self, entry: FileEntry, source: int, task: Listed, *, is_source: bool) -> None:
-        relative = local_path(entry.path)
+        relative, layout, path, reason = local_path(entry.path), self.layout, "", ""
         if entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
-            self._omit(task.task, "link", "a target outside the directory", entry.path)
+            self.left_out.setdefault((task.task, "link: a target outside the directory"), []).append(entry.path)
             return
-        path, reason = "", "a name that another file has"
-        if not _is_readable(entry):
-            reason = "a content that cannot be read on the host, or changes"
+        if entry.kind is EntryKind.FILE and not entry.sha256:
+            reason = "file: a content that cannot be read on the host, or changes"
         elif not relative:
-            reason = "a name that points outside the directory or is too long"
+            reason = "file: a name that points outside the directory or is too long"
         else:
             paths = _paths(entry, relative, task.task, is_source=is_source)
             path = next((path for path, is_own in paths if self._takes(path, entry, task.key, is_own=is_own)), "")
         if not path:
-            self._omit(task.task, "file", reason, entry.path)
-            self._layout.lossy.add(source)
+            reason = reason or "file: a name that another file has"
+            self.left_out.setdefault((task.task, reason), []).append(entry.path)
+            layout.lossy.add(source)
             return
         if entry.kind is EntryKind.FILE:
-            self._layout.contents.setdefault(source, {})[path] = entry.sha256
+            layout.contents.setdefault(source, {})[path] = entry.sha256
         if path not in self._placed and path not in self._directories:
             if entry.kind is EntryKind.DIRECTORY:
                 self._directories.add(path)
             else:
                 self._placed[path] = entry
             self._directories.update(parents(path))
-            items = {EntryKind.LINK: self._layout.links, EntryKind.DIRECTORY: self._layout.directories}
-            items.get(entry.kind, self._layout.files).append(Item(path, entry, source, task.key))
+            items = {EntryKind.LINK: layout.links, EntryKind.DIRECTORY: layout.directories}
+            items.get(entry.kind, layout.files).append(Item(path, entry, source, task.key))
 
     def _takes(self, path: str, entry: FileEntry, key: str, *, is_own: bool) -> bool:
         """Return whether a result can be stored at a path; at that of another task only if the contents are equal."""
-        if path in self._placed:
-            return _identity(self._placed[path]) == _identity(entry)
+        if (placed := self._placed.get(path)) is not None:  # equal copies on several hosts; a name is a result, too
+            return all(getattr(placed, name) == getattr(entry, name) for name in ("path", "kind", "sha256", "target"))
         above = parents(path)
         if path in self._directories or not self._placed.keys().isdisjoint(above):
             return path in self._directories and entry.kind is EntryKind.DIRECTORY
@@ -192,15 +187,6 @@ class _Maker:
             return True
         at_risk = [self._recorded[each].task for each in (path, *above) if each in self._recorded]
         return is_own and all(task in ("", key) for task in at_risk)
-
-    def _omit(self, task: str, noun: str, reason: str, path: str) -> None:
-        self._left_out.setdefault((task, noun, reason), []).append(path)
-
-    def finish(self) -> Layout:
-        for (task, noun, reason), paths in list(self._left_out.items())[:_MOST_NOTES]:
-            first = f"{'first: ' if len(paths) > 1 else ''}{ascii(paths[0])[:60]}"
-            self._layout.notes.append(f"{task}: left out {counted(len(paths), noun)}: {reason} ({first})")
-        return self._layout
 
 
 def _paths(entry: FileEntry, relative: str, task: str, *, is_source: bool) -> Iterator[tuple[str, bool]]:
@@ -236,17 +222,15 @@ def _escaped(match: re.Match[str]) -> str:
 
 def stays_inside(path: str, target: str) -> bool:
     """Return whether a link at `path` with `target` ends within the directory that `path` is relative to."""
-    steps = target.split("/")
-    inner = [step for step in steps if step not in ("..", ".", "")]
-    goes_back = bool(inner) and ".." in steps[steps.index(inner[0]) :]
-    ends = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return not (
-        not inner
-        or goes_back
-        or ends in ("..", "/")
-        or ends.startswith(("/", "../"))
-        or _UNPRINTABLE.search(target)
-        or len(os.fsencode(target)) > _LONGEST_PATH
+    steps = [step for step in target.split("/") if step not in (".", "")]
+    back = len(steps) - len(list(itertools.dropwhile(lambda step: step == "..", steps)))
+    return (
+        not target.startswith("/")
+        and back < len(steps)  # it leads down again, so that it is not a directory above
+        and ".." not in steps[back:]
+        and back <= path.count("/")
+        and not _UNPRINTABLE.search(target)
+        and len(os.fsencode(target)) <= _LONGEST_PATH
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from fleet.errors import NotReadyError, UsageError
 from fleet.results.layout import Item, Recorded, parents
 from fleet.steps import Step
+from train.agent.files.contents import hash_file
 from train.agent.files.disk import readable_size, write_atomic
 from train.agent.protocol.records import FileEntry
 
@@ -36,6 +37,7 @@ MARK = ".fleet-results"
 
 _DESCRIPTION = "job.json"
 _PIECE = 1 << 20
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _RESERVE = 64 << 20  # free bytes to keep
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)  # no file can be written
 _CHANGED = "was changed on this computer, and would be replaced"
@@ -60,17 +62,16 @@ class Manifest:
         self.written: set[tuple[str, str]] = set()
         self.links: dict[str, str] = {}
         self.tasks: dict[str, tuple[str, dict[str, str]]] = {}
-        for line in _lines(data):
-            with contextlib.suppress(KeyError, TypeError, AttributeError):
-                self._read(line)
-
-    def _read(self, line: dict[str, Any]) -> None:
-        if "fingerprint" in line:
-            self.tasks[line["task"]] = line["fingerprint"], dict(line["contents"])
-        elif "target" in line:
-            self.links[line["path"]] = line["target"]
-        elif "path" in line:
-            self.add(line["path"], Recorded(line["sha256"], line["size"], line["mtime_ns"], line.get("task", "")))
+        for text in data.splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                line = json.loads(text)
+                if "fingerprint" in line:
+                    self.tasks[line["task"]] = line["fingerprint"], dict(line["contents"])
+                elif "target" in line:
+                    self.links[line["path"]] = line["target"]
+                elif "path" in line:
+                    recorded = Recorded(line["sha256"], line["size"], line["mtime_ns"], line.get("task", ""))
+                    self.add(line["path"], recorded)
 
     def add(self, path: str, recorded: Recorded) -> None:
         """Add a file; one that is copied again with the same contents stays that of its task."""
@@ -108,23 +109,16 @@ class Target:
             if not path.parent.exists():  # only created for results
                 (path.parent / MARK).mkdir(parents=True)
             self._mark.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._manifest = os.open(self._mark / "manifest", flags, 0o666)
-            self._lock()
-            self._read()
+            self._manifest = os.open(self._mark / "manifest", _FLAGS, 0o666)
+            self._begin()
         except OSError as error:
             cause = error.strerror or str(error)
             raise UsageError(
                 f"{str(path)!r} cannot be written", cause=cause, hint="choose another directory with --to"
             ) from error
 
-    def __enter__(self) -> Target:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._manifest)
-
-    def _lock(self) -> None:
+    def _begin(self) -> None:
+        """Lock and read the manifest; begin it if it is new, and end a line that was not complete."""
         try:
             fcntl.flock(self._manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -132,14 +126,18 @@ class Target:
             raise NotReadyError(
                 f"another fleet pull is writing to {str(self.path)!r}", hint="wait until it has ended"
             ) from None
-
-    def _read(self) -> None:
         data = os.pread(self._manifest, os.fstat(self._manifest).st_size, 0)
+        self.copied = Manifest(data)
         if not data:
             self._write({"job": self._job})
         elif not data.endswith(b"\n"):
             os.write(self._manifest, b"\n")
-        self.copied = Manifest(data)
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._manifest)
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._manifest, json.dumps(line).encode() + b"\n")
@@ -206,11 +204,10 @@ class Target:
 
     def offset(self, entry: FileEntry) -> int:
         """Return how many bytes of a file an interrupted pull has left."""
-        try:
+        with contextlib.suppress(OSError):
             size = self._partial(entry).stat().st_size
-        except OSError:
-            return 0
-        return size if size <= entry.size else 0
+            return size if size <= entry.size else 0
+        return 0
 
     def partial_file(self, entry: FileEntry) -> PartialFile:
         """Return the incomplete file of an entry, with the data of an interrupted pull.
@@ -356,8 +353,7 @@ class PartialFile:
         self.path = path
         self._entry = entry
         self._hash = hashlib.sha256()
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.fdopen(os.open(path, flags, 0o666), "ab+")
+        self._file = os.fdopen(os.open(path, _FLAGS, 0o666), "ab+")
         if self._file.tell() > entry.size:
             self._file.truncate(0)
         self._file.seek(0)
@@ -384,24 +380,23 @@ class PartialFile:
         """
         with _writing():
             self._file.close()
-        if self.offset < self._entry.size:
-            return False
-        if self._hash.hexdigest() == self._entry.sha256:
-            return True
-        self.path.unlink()
-        return False
+        is_equal = self._hash.hexdigest() == self._entry.sha256
+        if not is_equal and self.offset >= self._entry.size:
+            self.path.unlink()
+        return is_equal
 
 
 def _other_contents(path: Path, job: str) -> str:
     """Return why a directory cannot take the results of `job`; empty if it can."""
     if (path / MARK / "manifest").exists():
-        stored = job_of(path) or job
-        return f"holds the results of job {stored}" if stored != job else ""
-    if path.exists() and not path.is_dir():
+        stored = job_of(path)
+        return f"holds the results of job {stored}" if stored not in (None, job) else ""
+    if not path.exists():
+        return ""
+    if not path.is_dir():
         return "is not a directory"
-    if path.exists() and any(child.name != MARK for child in path.iterdir()):
-        return "is not empty, and was not made by fleet pull"
-    return ""
+    is_empty = all(child.name == MARK for child in path.iterdir())
+    return "" if is_empty else "is not empty, and was not made by fleet pull"
 
 
 def check_new(path: Path, option: str) -> None:
@@ -430,10 +425,8 @@ def complete_tasks(directory: str) -> dict[str, str]:
 
     A file is read if its time is not that of the copy. An empty directory has none.
     """
-    try:
-        manifest = Manifest((Path(directory) / MARK / "manifest").read_bytes() if directory else b"")
-    except OSError:
-        return {}
+    file = Path(directory, MARK, "manifest")
+    manifest = Manifest(file.read_bytes() if directory and os.access(file, os.R_OK) else b"")
     paths = {path for _, contents in manifest.tasks.values() for path in contents}
     present = {path: _digest(Path(directory, path), manifest.files.get(path)) for path in paths}
     return {
@@ -471,18 +464,6 @@ def _digest(path: Path, recorded: Recorded | None) -> str:
             return ""
         if recorded and (status.st_size, status.st_mtime_ns) == (recorded.size, recorded.mtime_ns):
             return recorded.sha256
-        hashed = hashlib.sha256()
-        with path.open("rb") as file:
-            while data := file.read(_PIECE):
-                hashed.update(data)
+        return hash_file(str(path))[0]
     except OSError:
         return ""
-    return hashed.hexdigest()
-
-
-def _lines(data: bytes) -> Iterator[dict[str, Any]]:
-    for line in data.splitlines():
-        with contextlib.suppress(ValueError):
-            value = json.loads(line)
-            if isinstance(value, dict):
-                yield value

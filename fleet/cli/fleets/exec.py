@@ -15,8 +15,7 @@ from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, UsageError, fold
 from fleet.events import CommandOutput, CommandResult, HostResult, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import ALL, select_hosts
+from fleet.fleets.access import ALL, Access, select_hosts
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.steps import Step
 from provision.model import Host

@@ -11,8 +11,8 @@ from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument, option
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import UsageError, explain_interrupt
 from fleet.events import FilesPushed, PushedHost, PushProgress, Sink
-from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, fleet_opened, opened, select_hosts
+from fleet.fleets.access import Access, select_hosts
+from fleet.fleets.agents import call_each, fleet_opened, opened
 from fleet.remote.bundles import push_files
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.quoting import one_line

@@ -14,8 +14,7 @@ from fleet.cli.application import AFTER_DASHES, WithProgram, command
 from fleet.cli.options import FLEET, Output, argument, complete_worker, option
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import NotFoundError, UsageError
-from fleet.fleets.access import Access, is_reachable_now
-from fleet.fleets.agents import select_hosts
+from fleet.fleets.access import Access, is_reachable_now, select_hosts
 from fleet.remote.fanout import raise_failures
 from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_session, ssh_command
 from fleet.state import FleetRecord

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from fleet.errors import NotFoundError, UsageError
-from fleet.fleets.agents import select_hosts
+from fleet.fleets.access import select_hosts
 from provision.model import Host
 
 HOST = Host("worker-0", "10.0.0.2", 22, "ann", "ssh-ed25519 AAAA", "demo.1", "")

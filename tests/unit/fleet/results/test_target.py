@@ -31,53 +31,52 @@ def receive(target: Target, items: Sequence[Item], data: bytes) -> bool:
 
 
 def test_files_arrive_whole_and_are_not_wanted_again(tmp_path: Path) -> None:
-    items = [item("model/a", b"same", mode=0o755), item("files/worker-0/b", b"same")]
-    with Target(tmp_path / "r", "j") as target:
+    directory, items = tmp_path / "r", [item("model/a", b"same", mode=0o755), item("files/worker-0/b", b"same")]
+    with Target(directory, "j") as target:
         assert target.missing(items) == items
+        assert not receive(target, [item("model/a", b"good")], b"evil")  # damaged contents never get their name
+        assert not (directory / "model/a").exists()
+        assert target.offset(item("model/a", b"good").entry) == 0
         assert receive(target, items, b"same")
         target.finish({})
-    assert (tmp_path / "r/model/a").read_bytes() == (tmp_path / "r/files/worker-0/b").read_bytes() == b"same"
-    assert os.access(tmp_path / "r/model/a", os.X_OK)
-    assert not os.access(tmp_path / "r/files/worker-0/b", os.X_OK)
-    assert (tmp_path / "r/model/a").stat().st_mtime_ns == 10**18
-    with Target(tmp_path / "r", "j") as target:
+        with pytest.raises(NotReadyError, match="another fleet pull"):
+            Target(directory, "j")
+    assert (directory / "model/a").read_bytes() == (directory / "files/worker-0/b").read_bytes() == b"same"
+    assert [os.access(directory / each.path, os.X_OK) for each in items] == [True, False]
+    assert (directory / "model/a").stat().st_mtime_ns == 10**18
+    with Target(directory, "j") as target:
         assert not target.missing(items)
-    (tmp_path / "r/model/a").unlink()
-    with Target(tmp_path / "r", "j") as target:
+        (directory / "model/a").unlink()
         assert target.missing(items) == items[:1]
 
 
-def test_damaged_contents_never_get_their_name(tmp_path: Path) -> None:
-    file = item("model/a", b"good")
-    with Target(tmp_path / "r", "j") as target:
-        assert not receive(target, [file], b"evil")
-        assert not (tmp_path / "r/model/a").exists()
-        assert target.offset(file.entry) == 0
-
-
-@pytest.mark.parametrize("existing", ["file", "other", "foreign"])
-def test_files_of_others_are_not_changed(tmp_path: Path, existing: str) -> None:
-    path = tmp_path / "r"
-    if existing == "file":
-        path.touch()
-    elif existing == "foreign":
-        path.mkdir()
-        (path / "thesis.tex").touch()
-    else:
-        with Target(path, "other"):
-            pass
-    with pytest.raises(UsageError) as caught:
-        Target(path, "j")
-    assert next_lines(caught.value) == f"fleet pull j --to {path}/j"
+def test_a_directory_with_other_contents_is_refused_and_a_new_one_is_not_created_before(tmp_path: Path) -> None:
+    check_new(tmp_path / "a/b", "--pull")
+    assert not list(tmp_path.iterdir())
+    with Target(tmp_path / "r", "other"):
+        pass
+    (tmp_path / "file").touch()
+    for path, reason in (
+        (tmp_path / "r", "holds the results of job other"),
+        (tmp_path, "is not empty"),
+        (tmp_path / "file", "is not a directory"),
+        (tmp_path / "file/x", "cannot be"),
+    ):
+        with pytest.raises(UsageError, match=reason) as caught:
+            check_new(path, "--pull")
+        assert caught.value.hint == "choose another directory with --pull"
+        if path != tmp_path / "file/x":
+            with pytest.raises(UsageError, match=reason) as caught:
+                Target(path, "j")
+            assert next_lines(caught.value) == f"fleet pull j --to {path}/j"
 
 
 def test_a_file_that_was_changed_here_is_not_replaced(tmp_path: Path) -> None:
-    before, after = item("model/a", b"1"), item("model/a", b"2")
+    before, after, other = item("model/a", b"1"), item("model/a", b"2"), item("model/b", b"3")
     with Target(tmp_path / "r", "j") as target:
         receive(target, [before], b"1")
         assert target.missing([after]) == [after]  # changed on the host alone
         (tmp_path / "r/model/a").write_bytes(b"mine")
-        other = item("model/b", b"3")
         assert target.missing([after, other]) == [other]  # the others are copied
         with pytest.raises(UsageError, match="model/a' was changed on this computer, and would be replaced"):
             target.raise_problems()
@@ -134,25 +133,3 @@ def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
     (directory / "model/a").unlink()
     assert complete_tasks(str(directory)) == {}
     assert complete_tasks(str(tmp_path / "missing")) == complete_tasks("") == {}
-
-
-def test_two_pulls_into_one_directory_do_not_mix(tmp_path: Path) -> None:
-    with Target(tmp_path / "r", "j"), pytest.raises(NotReadyError, match="another fleet pull"):
-        Target(tmp_path / "r", "j")
-
-
-def test_the_directory_for_a_new_job_is_checked_without_creating_it(tmp_path: Path) -> None:
-    check_new(tmp_path / "a/b", "--pull")
-    assert not list(tmp_path.iterdir())
-    with Target(tmp_path / "r", "j"):
-        pass
-    (tmp_path / "file").touch()
-    cases = [
-        (tmp_path / "r", "holds the results of job j"),
-        (tmp_path, "is not empty"),
-        (tmp_path / "file/x", "cannot be"),
-    ]
-    for path, reason in cases:
-        with pytest.raises(UsageError, match=reason) as caught:
-            check_new(path, "--pull")
-        assert caught.value.hint == "choose another directory with --pull"
