@@ -23,7 +23,7 @@ from provision.options import ProviderOptions
 from provision.provider import Provider
 from provision.static.options import StaticOptions
 from provision.static.provider import StaticProvider
-from tests.cloud.customer import QUICK
+from tests.cloud.customer import QUICK, Customer, patched
 from tests.emulator import Emulator, guests
 from tests.emulator.client import Client, Gcloud
 from tests.program import Program, has_ended, wait_for
@@ -238,14 +238,25 @@ def make(emulator: Emulator, tmp_path: Path) -> Make:
     store.fleet("demo").create()
 
     def made(
-        workers: int = 2, packages: tuple[str, ...] = (), public: str = "ssh-ed25519 AAAA me", **options: Any
+        workers: int = 2,
+        packages: tuple[str, ...] = (),
+        public: str = "ssh-ed25519 AAAA me",
+        clock: Callable[[], float] = emulator.clock.now,
+        **options: Any,
     ) -> tuple[GceProvider, FleetSpec]:
         given = {"project": "proj-1", "endpoint": emulator.url, "zones": ("us-central1-a",), **options}
         cloud = GceProvider.change(GceOptions(), given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
+        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, clock)
         return provider, FleetSpec("demo", "gce", workers, public, packages=packages, options=cloud)
 
     return made
+
+
+@pytest.fixture
+def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+    """Return a user with a fleet of two workers, whose commands connect to no host."""
+    patched(monkeypatch, emulator)
+    return Customer(emulator, tmp_path / "user", workers=2)
 
 
 def finding_of(provider: Provider, subject: str) -> Finding:

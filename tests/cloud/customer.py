@@ -13,7 +13,9 @@ import requests
 from fleet.cli.fleets import bake, down, extend, gc, up
 from fleet.errors import NotReadyError, translate_errors
 from fleet.events import Event
+from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.plan import UpRequest
+from fleet.fleets.repair import repair_fleet
 from fleet.jobs.results import Survey
 from fleet.services import Services
 from fleet.settings import Settings
@@ -21,11 +23,13 @@ from fleet.state import BAKING, FleetDirectory, Store, caller
 from provision.gce.api.client import Timing
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from provision.model import FleetSpec, Host, Instance
+from provision.model import FleetSpec, Host
+from provision.model import Instance as Provided
 from provision.options import ProviderOptions
 from provision.provider import Provider
 from tests.cloud.fuses import DELAY_S, sending
 from tests.emulator import Emulator
+from tests.emulator.cloud import Instance
 from tests.settings import settings
 
 E = TypeVar("E")
@@ -84,7 +88,7 @@ class QuickServices(Services):
 
 def reached(
     spec: FleetSpec,
-    instances: list[Instance],
+    instances: list[Provided],
     provider: Provider,
     directory: FleetDirectory,
     services: Services,
@@ -121,6 +125,7 @@ class Customer:
 
     Attributes:
         reads_prices: Whether the user's programs read the price list of Google.
+        unprepared: Whether the preparation of each host fails.
 
     Args:
         emulator: Where the fleet is.
@@ -137,6 +142,7 @@ class Customer:
         self.store = Store(root)
         self.sleep: Callable[[float], None] = emulator.clock.advance
         self.sink: Callable[[], Quiet] = Quiet
+        self.unprepared = False
         self._timing = timing
 
     def services(self, *, unprepared: bool = False) -> QuickServices:
@@ -147,7 +153,7 @@ class Customer:
             consent=lambda _: True,
             clock=self.emulator.clock.now,
             sleep=self.sleep,
-            unprepared=unprepared,
+            unprepared=unprepared or self.unprepared,
             timing=self._timing,
             reads_prices=self.reads_prices,
         )
@@ -176,6 +182,12 @@ class Customer:
         """Run `fleet extend`."""
         extend.run(FLEET, lifetime_s, self.services(), sink or self.sink())
 
+    def repair(self) -> None:
+        """Replace lost hosts, as commands do that follow a job."""
+        services = self.services()
+        directory, record = services.store.need(FLEET)
+        repair_fleet(ExistingFleet(record, directory, services, self.sink(), "logs"))
+
     def down(self, *, keep_disks: bool = False) -> Quiet:
         """Run `fleet down`, and return its events."""
         sink = self.sink()
@@ -191,6 +203,11 @@ class Customer:
     def statuses(self) -> list[str]:
         """Return the status of each instance."""
         return sorted(instance.status for instance in self.emulator.cloud.instances.values())
+
+    def running(self) -> list[Instance]:
+        """Return the instances of the fleet that run."""
+        existing = list(self.emulator.cloud.instances.values())  # operations may run
+        return [each for each in existing if each.status == "RUNNING" and each.body["labels"].get("fleet") == FLEET]
 
     def zones(self) -> set[str]:
         """Return the zones that have instances."""

@@ -131,7 +131,6 @@ def sending(emulator: Emulator) -> Callable[..., requests.Response]:
                     request.method,
                     request.url.removeprefix(emulator.url),
                     body if isinstance(body, bytes) else body.encode(),
-                    content_type=headers.get("content-type", ""),
                     token=headers.get("authorization", "").removeprefix("Bearer "),
                     headers=headers,
                 )

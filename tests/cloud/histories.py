@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -15,17 +16,13 @@ from fleet.errors import FleetError
 from fleet.events import Event, ZoneTried
 from fleet.state import Store
 from tests.cloud.access_modes import MODES, allow, write_credentials
-from tests.cloud.customer import QuickServices, Quiet, patched
+from tests.cloud.customer import FLEET, Customer, Quiet, patched
 from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
 from tests.cloud.moves import CHECKS, COMMANDS, EVENTS, INVARIANTS, QUEUED, RETRIED, STARTS, SUDDEN
 from tests.emulator import Emulator
 from tests.emulator import cloud as emulated
 from tests.emulator.client import Gcloud
 from tests.emulator.faults import Rule
-from tests.settings import settings
-
-if TYPE_CHECKING:
-    from tests.cloud.moves import Story
 
 BUCKET = "gs://training-data"
 SERVICE_ACCOUNT = "trainer@proj-1.iam.gserviceaccount.com"
@@ -59,6 +56,68 @@ OF_CALLS = (
 )
 
 
+class Story:
+    """The commands of one user for one fleet, and what happens meanwhile; the same seed gives the same history.
+
+    Args:
+        seed: Seed of everything that is random.
+        customer: The user.
+        patch: Of the process.
+        sudden: Changes of the cloud that happen between two calls of a command.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        customer: Customer,
+        patch: pytest.MonkeyPatch,
+        sudden: Sequence[Callable[[], object]],
+    ) -> None:
+        self.random = random.Random(seed)
+        self.customer = customer
+        self.emulator = customer.emulator
+        self.patch = patch
+        self.delayed = Delayed(clock=self.emulator.clock.now)
+        self.told: list[str] = []
+        self._sudden = sudden
+        customer.sink = lambda: Queued(self)
+
+    def play(self) -> None:
+        """Play it.
+
+        Raises:
+            Exception: it violates a rule.
+        """
+        raise NotImplementedError
+
+    def fuse(self) -> Fuse:
+        """Return what happens during a command."""
+        chance, fuse = self.random.random(), Fuse(delayed=self.delayed)
+        if chance < 0.5:
+            fuse.left, fuse.after = self.random.randint(1, 50), self.random.random() < 0.5
+            fuse.error = Killed if chance < 0.35 else KeyboardInterrupt
+        elif chance < 0.7:
+            fuse.left, fuse.arrives_at = self.random.randint(1, 4), lambda: arrival(self.customer.store)
+        if self.random.random() < 0.3:
+            fuse.acts[self.random.randint(1, 40)] = self.random.choice(self._sudden)
+        return fuse
+
+    def attempt(self, name: str, act: Callable[[], object], fuse: Fuse) -> bool:
+        """Run a command, during which something happens; return whether it reports success."""
+        self.told.append(f"fleet {name}, {fuse}")
+        with fused(fuse, self.patch):
+            try:
+                act()
+            except (Killed, KeyboardInterrupt) as error:
+                self.told.append(type(error).__name__)
+            except FleetError as error:
+                self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
+            else:
+                self.told.append("success")
+                return True
+        return False
+
+
 class Queued(Quiet):
     """A sink of a history; when instances wait for capacity, something happens."""
 
@@ -69,8 +128,7 @@ class Queued(Quiet):
     def emit(self, event: Event) -> None:
         super().emit(event)
         if isinstance(event, ZoneTried) and "in the queue" in event.step:
-            for act in self._history.random.choices(QUEUED):
-                act(self._history, event.zone)
+            self._history.random.choice(QUEUED)(self._history, event.zone)
 
 
 def random_options(chosen: random.Random) -> dict[str, Any]:
@@ -117,21 +175,7 @@ def play_histories(seeds: Iterable[int], emulator: Emulator, directory: Path) ->
         play_each(seeds, lambda seed: History(seed, emulator, directory / str(seed), patch), emulator)
 
 
-class Playable(Protocol):
-    """A history of random commands."""
-
-    def play(self) -> None:
-        """Play it.
-
-        Raises:
-            Exception: it violates a rule.
-        """
-
-    def story(self) -> str:
-        """Return what was done so far."""
-
-
-def play_each(seeds: Iterable[int], make: Callable[[int], Playable], emulator: Emulator) -> None:
+def play_each(seeds: Iterable[int], make: Callable[[int], Story], emulator: Emulator) -> None:
     """Play the history of each seed on an emulator that was reset; a violation names the seed and what was done."""
     for seed in seeds:
         emulator.reset()
@@ -139,65 +183,59 @@ def play_each(seeds: Iterable[int], make: Callable[[int], Playable], emulator: E
         try:
             history.play()
         except Exception as error:
-            raise AssertionError(f"history {seed}: {error}\n{history.story()}") from error
+            raise AssertionError(f"history {seed}: {error}\n" + "\n".join(history.told)) from error
 
 
-class History:
-    """One user's commands for one fleet, and the faults that occur; the same seed gives the same history."""
+class History(Story):
+    """Commands under faults, from `fleet up` to `fleet gc`."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self.fleet = "history"
-        self.random = random.Random(seed)
-        self.emulator = emulator
+        sudden = [partial(act, self) for act in SUDDEN]
+        super().__init__(seed, Customer(emulator, root), patch, sudden)
         self.root = root
-        self.patch = patch
-        self.told: list[str] = []
         self.images: set[str] = set()
-        self.unprepared = False
         self.kept: dict[str, tuple[str, str]] = {}  # ids and addresses of the instances that must not be lost
         self.promised: dict[str, str] = {}  # ids of the instances of a complete fleet, whose disks must not be lost
         self.rules: list[Rule] = []  # the faults of the last command
-        self.delayed = Delayed()
         self.is_disturbed = False  # something ended or began during the last command
-        self.workers = self.random.choice((1, 2, 3, 8))
         allow(emulator)
         access = self.random.choice(("external", "external", "external", *MODES))
         # Only OS Login needs an account; calls without credentials are faster.
         credentials = write_credentials(root.parent, emulator.url) if access == "os-login" else ""
         patch.setenv("GOOGLE_APPLICATION_CREDENTIALS", credentials)
-        options = {**random_options(self.random), **MODES[access]}
-        self.settings = settings(endpoint=emulator.url, workers=self.workers, **options)
+        self.customer.options |= {**random_options(self.random), **MODES[access]}
+        self.workers = self.random.choice((1, 2, 3, 8))
+        self.customer.sleep = self.sleep
+
+    @property
+    def workers(self) -> int:
+        """Return the number of workers that the user requests."""
+        return int(self.customer.options["workers"])
+
+    @workers.setter
+    def workers(self, number: int) -> None:
+        self.customer.options["workers"] = number
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """Return the options of the cloud."""
+        return self.customer.settings().of("gce")
 
     @property
     def deletes(self) -> bool:
         """Return whether Compute Engine deletes the instances of the fleet at the end of their lifetime."""
-        cloud = self.settings.of("gce")
-        return bool((cloud["max_cost_usd"] or cloud["flex_start"]) and not cloud["unattended"])
+        return bool((self.given["max_cost_usd"] or self.given["flex_start"]) and not self.given["unattended"])
 
-    def instances(self, fleet: str) -> list[emulated.Instance]:
+    def instances(self, fleet: str = FLEET) -> list[emulated.Instance]:
         """Return the instances of a fleet."""
         existing = list(self.emulator.cloud.instances.values())  # operations may run
         return [instance for instance in existing if instance.body["labels"].get("fleet") == fleet]
-
-    def running(self) -> list[emulated.Instance]:
-        """Return the instances of the fleet that run."""
-        return [instance for instance in self.instances(self.fleet) if instance.status == "RUNNING"]
-
-    def sink(self) -> Quiet:
-        """Return a sink for a command."""
-        return Queued(self)
-
-    def services(self) -> QuickServices:
-        return QuickServices(
-            Store(self.root), lambda _: True, consent=lambda _: True, sleep=self.sleep, unprepared=self.unprepared
-        )
 
     def sleep(self, seconds: float) -> None:
         """Advance the clock; before `fleet up` requests capacity again, something happens."""
         self.emulator.clock.advance(seconds)
         if seconds >= RETRY_FIRST_S:
-            for act in self.random.choices(RETRIED):
-                act(self)
+            self.random.choice(RETRIED)(self)
 
     def play(self) -> None:
         """Run some commands under faults, then delete the fleet without faults; no resource may remain."""
@@ -213,12 +251,12 @@ class History:
                     act(self)
         self.emulator.faults.clear()
         self.emulator.set_outage()
-        self.unprepared = False
+        self.customer.unprepared = False
         self.end()
 
     def is_ready(self) -> bool:
         """Return whether the fleet was complete before."""
-        directory = Store(self.root).fleet(self.fleet)
+        directory = self.customer.store.fleet(FLEET)
         record = directory.read() if directory.exists() else None
         return record is not None and record.ready
 
@@ -227,9 +265,8 @@ class History:
         self.rules.clear()
         for _ in range(self.random.choice((0, 1, 1, 2, 3))):
             creating = self.random.random() < 0.5
-            kind = self.random.choice(OF_CREATION if creating else OF_CALLS)
             rule = self.emulator.faults.add(
-                kind,
+                self.random.choice(OF_CREATION if creating else OF_CALLS),
                 match=self.random.choice(CREATING if creating else CALLS),
                 nth=self.random.randint(1, 4 if creating else 25),
                 times=self.random.choice((1, 1, 2, 5)),
@@ -240,74 +277,38 @@ class History:
             self.told.append(f"fault {rule}")
 
     def command(self, verb: str) -> None:
-        fuse = self.fuse()
-        self.unprepared = self.random.random() < 0.15
-        self.told.append(f"fleet {verb}, {fuse}{', hosts cannot be prepared' if self.unprepared else ''}")
-        arrived = self.delayed.arrived
+        self.customer.unprepared = self.random.random() < 0.15
+        if self.customer.unprepared:
+            self.told.append("hosts cannot be prepared")
+        self.run(verb, self.fuse())
+
+    def run(self, verb: str, fuse: Fuse | None = None) -> bool:
+        """Run a command; if it reports success, check that it succeeded."""
+        fuse, arrived = fuse or Fuse(delayed=self.delayed), self.delayed.arrived
         self.is_disturbed = bool(fuse.acts)
-        with fused(fuse, self.patch):
-            self.run(verb, lambda: self.delayed.arrived > arrived)
-
-    def fuse(self) -> Fuse:
-        """Return what happens during a command."""
-        chance = self.random.random()
-        fuse = Fuse(delayed=self.delayed)
-        if chance < 0.5:
-            fuse.left, fuse.after = self.random.randint(1, 40), self.random.random() < 0.5
-            fuse.error = Killed if chance < 0.35 else KeyboardInterrupt
-        elif chance < 0.7:
-            fuse.left, fuse.arrives_at = self.random.randint(1, 3), lambda: arrival(Store(self.root))
-        if self.random.random() < 0.3:
-            [act] = self.random.choices(SUDDEN)
-            fuse.acts[self.random.randint(1, 40)] = lambda: act(self)
-        return fuse
-
-    def run(self, verb: str, is_late: Callable[[], bool] = lambda: False) -> bool:
-        """Run a command; if it reports success, check that it succeeded.
-
-        Args:
-            verb: Name of the command.
-            is_late: Returns whether a delayed call has arrived during the command.
-        """
-        is_successful = False
-        try:
-            COMMANDS[verb][0](self)
-            is_successful = True
-            self.told.append("success")
-        except Killed:
-            self.told.append("killed")
-        except FleetError as error:
-            self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
-        except KeyboardInterrupt:
-            self.told.append("interrupted")
-        self.is_disturbed |= is_late()
+        is_successful = self.attempt(verb, partial(COMMANDS[verb][0], self), fuse)
+        self.is_disturbed |= self.delayed.arrived > arrived
         for act in [*(CHECKS.get(verb, ()) if is_successful else ()), *INVARIANTS]:
             act(self)
         return is_successful
 
     def end(self) -> None:
         self.emulator.settle()
-        self.is_disturbed = False
         if self.random.random() < 0.3:
             shutil.rmtree(self.root / "fleets", ignore_errors=True)
             if self.random.random() < 0.5:
                 shutil.rmtree(self.root, ignore_errors=True)
+            self.customer.store = Store(self.root)
             self.told.append("state lost")
             self.promised = {}
             self.delayed.arrive()
             self.emulator.settle()
-            assert self.run("gc"), self.story()
+            assert self.run("gc")
         else:
-            with fused(Fuse(delayed=self.delayed), self.patch):
-                assert self.run("down"), self.story()
+            assert self.run("down")
             self.delayed.arrive()
             self.emulator.settle()
             for act in CHECKS["down"]:
                 act(self)
-        assert self.run("gc --images"), self.story()
-        assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation], (
-            self.story()
-        )
-
-    def story(self) -> str:
-        return "\n".join(self.told)
+        assert self.run("gc --images")
+        assert not [violation for violation in self.emulator.state()["violations"] if "client" in violation]

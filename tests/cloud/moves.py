@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import requests
 from google.cloud import compute_v1
 
-from fleet.cli.fleets import bake, down, extend, gc, up
 from fleet.errors import FleetError
-from fleet.fleets.agents import ExistingFleet
-from fleet.fleets.plan import UpRequest
-from fleet.fleets.repair import repair_fleet
-from fleet.state import BAKING, Store
+from fleet.events import ImageBaked
+from fleet.state import BAKING
 from provision.gce.api.client import from_json
 from provision.gce.api.prices import table
 from provision.gce.api.resources import IAP_RANGE, our_name
@@ -24,6 +20,7 @@ from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
 from provision.names import instance_name
 from tests.cloud.access_modes import EMAIL, HOST
+from tests.cloud.customer import FLEET, Customer
 from tests.cloud.fuses import Killed
 from tests.emulator import lifecycle
 from tests.emulator.blueprint import project_of
@@ -31,14 +28,10 @@ from tests.emulator.catalog import NEW_PROJECT_QUOTAS, ZONES
 from tests.emulator.client import Client
 from tests.emulator.cloud import Instance
 from tests.emulator.governance import account_metadata
-from tests.settings import settings
 from train.agent.peers import revive
 
 if TYPE_CHECKING:
-    from tests.cloud.histories import History
-    from tests.cloud.spending import SpendingHistory
-
-    Story: TypeAlias = History | SpendingHistory
+    from tests.cloud.histories import History, Story
 
 
 def worker_of(body: dict[str, Any]) -> str:
@@ -50,24 +43,22 @@ def worker_of(body: dict[str, Any]) -> str:
 
 
 def run_up(history: History) -> None:
-    request = UpRequest(history.fleet, history.settings, retry_until_up=history.random.random() < 0.3)
-    up.run(request, history.services(), history.sink())
+    history.customer.up(retry=history.random.random() < 0.3)
 
 
 def run_down(history: History) -> None:
     history.kept, history.promised = {}, {}
-    down.run(history.fleet, history.services(), history.sink())
+    history.customer.down()
 
 
 def run_gc(history: History) -> None:
-    request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url))
-    gc.run(request, history.services(), history.sink())
+    history.customer.gc()
 
 
 def check_all_run_in_one_zone(history: History) -> None:
     if history.is_disturbed:
         return
-    running = history.running()
+    running = history.customer.running()
     assert len(running) == history.workers
     assert len({instance.blueprint.zone for instance in running}) == 1
 
@@ -76,7 +67,7 @@ def check_nothing_is_left(history: History) -> None:
     history.emulator.settle()  # a deletion that takes long is requested twice
     state = history.emulator.state()
     names = [name for key in ("instances", "disks", "firewalls", "addresses", "policies") for name in state[key]]
-    assert not [name for name in names if name.startswith(f"{history.fleet}-")], names
+    assert not [name for name in names if name.startswith(f"{FLEET}-")], names
 
 
 # --- changes of a fleet that exists: another number of workers, another deadline, and the replacement of lost hosts
@@ -88,7 +79,6 @@ LIFETIME_S = 4 * 3600
 def request_other_number(history: History) -> None:
     if not history.kept:  # those that `fleet down --keep-disks` has stopped are compared after the next start
         history.workers = history.random.choice((1, 2, 3, 4))
-        history.settings = replace(history.settings, workers=history.workers)
         names = {*map(instance_name, range(history.workers))}
         history.promised = {name: number for name, number in history.promised.items() if name in names}
         history.told.append(f"{history.workers} workers are requested")
@@ -96,21 +86,19 @@ def request_other_number(history: History) -> None:
 
 def run_extend(history: History) -> None:
     if not history.kept:
-        extend.run(history.fleet, LIFETIME_S, history.services(), history.sink())
+        history.customer.extend(LIFETIME_S)
 
 
 def run_repair(history: History) -> None:
     """Replace lost hosts, as commands do that follow a job."""
     if not history.kept:
-        services = history.services()
-        directory, record = services.store.need(history.fleet)
-        repair_fleet(ExistingFleet(record, directory, services, history.sink(), "logs"))
+        history.customer.repair()
 
 
 def check_all_are_replaced(history: History) -> None:
     # Otherwise nothing was repaired, and another computer may have started the instances.
     if not history.kept and not history.is_disturbed:
-        assert len({instance.blueprint.zone for instance in history.running()}) == 1
+        assert len({instance.blueprint.zone for instance in history.customer.running()}) == 1
 
 
 # --- a fleet that is stopped with its disks, and started again
@@ -118,9 +106,9 @@ def check_all_are_replaced(history: History) -> None:
 
 def run_stop(history: History) -> None:
     history.kept = {}
-    down.run(history.fleet, history.services(), history.sink(), keep_disks=True)
+    history.customer.down(keep_disks=True)
     names = map(instance_name, range(history.workers))  # the next start deletes others
-    stopped = {worker_of(each.body): each for each in history.instances(history.fleet)}
+    stopped = {worker_of(each.body): each for each in history.instances()}
     history.kept = {name: (stopped[name].body["id"], stopped[name].address) for name in names if name in stopped}
 
 
@@ -137,12 +125,12 @@ def forget_stop(history: History) -> None:
 
 def check_nothing_runs(history: History) -> None:
     assert history.kept
-    assert history.is_disturbed or not history.running()
+    assert history.is_disturbed or not history.customer.running()
 
 
 def check_disks_are_kept(history: History) -> None:
     """Check that the instances which `fleet down --keep-disks` stopped are those that run now."""
-    current = history.instances(history.fleet) if history.is_disturbed else history.running()
+    current = history.instances() if history.is_disturbed else history.customer.running()
     now = {worker_of(each.body): (each.body["id"], each.address) for each in current}
     assert {name: now.get(name) for name in history.kept} == history.kept
     history.kept = {}
@@ -152,8 +140,7 @@ def check_disks_are_kept(history: History) -> None:
 
 
 def run_bake(history: History) -> None:
-    baked = bake.run(UpRequest(BAKING, history.settings), history.services(), history.sink())
-    assert baked is not None
+    [baked] = history.customer.bake().of(ImageBaked)
     history.images.add(baked.image)
 
 
@@ -166,10 +153,9 @@ def bake_first(history: History) -> None:
 def bake_elsewhere(history: History) -> None:
     """Let the user bake on another computer, without faults."""
     history.emulator.faults.clear()
-    services = replace(history.services(), store=Store(history.root / "elsewhere"), unprepared=False)
+    other = Customer(history.emulator, history.root / "elsewhere", **history.customer.options)
     with contextlib.suppress(FleetError):  # a killed command may have left an image that is not ready
-        baked = bake.run(UpRequest(BAKING, history.settings), services, history.sink())
-        assert baked is not None
+        [baked] = other.bake().of(ImageBaked)
         history.images.add(baked.image)
         history.told.append(f"baked {baked.image} elsewhere")
 
@@ -181,8 +167,7 @@ def check_hosts_boot_from_images_that_exist(history: History) -> None:
 
 
 def run_gc_of_images(history: History) -> None:
-    request = gc.GcRequest(settings(project="proj-1", endpoint=history.emulator.url), images=True)
-    gc.run(request, history.services(), history.sink())
+    history.customer.gc(images=True)
     history.images.clear()
 
 
@@ -206,7 +191,7 @@ def check_no_image_is_left(history: History) -> None:
 
 def fail_host(history: History) -> None:
     """Let the machine of an instance fail; Compute Engine starts instances on demand again."""
-    for instance in history.running()[:1]:
+    for instance in history.customer.running()[:1]:
         with contextlib.suppress(LookupError):
             history.emulator.fail_host(instance.blueprint.name)
             history.told.append(f"the machine of {instance.blueprint.name} fails")
@@ -214,7 +199,7 @@ def fail_host(history: History) -> None:
 
 def power_off(history: History) -> None:
     """Let an instance power itself off, as its agent does when it is idle or its lifetime is over."""
-    for instance in history.running()[-1:]:
+    for instance in history.customer.running()[-1:]:
         with history.emulator.clock.changed:
             lifecycle.power_off(history.emulator.cloud, instance)
         history.told.append(f"{instance.blueprint.name} powers itself off")
@@ -222,7 +207,7 @@ def power_off(history: History) -> None:
 
 def maintain(history: History) -> None:
     """Let Compute Engine maintain the machine of an instance, which stops for that if it has GPUs."""
-    for instance in history.running()[:1]:
+    for instance in history.customer.running()[:1]:
         with history.emulator.clock.changed:
             lifecycle.maintain(history.emulator.cloud, instance)
         history.emulator.clock.advance(3600.0)
@@ -232,13 +217,13 @@ def maintain(history: History) -> None:
 def promise_disks(history: History) -> None:
     """Remember the instances of the complete fleet; those that Compute Engine deletes by itself are left out."""
     if not history.deletes:
-        present = {worker_of(each.body): each.body["id"] for each in history.instances(history.fleet)}
+        present = {worker_of(each.body): each.body["id"] for each in history.instances()}
         names = map(instance_name, range(history.workers))  # `fleet up` deletes others
         history.promised = {name: present[name] for name in names if name in present}
 
 
 def check_no_disk_is_lost(history: History) -> None:
-    ids = {each.body["id"] for each in history.instances(history.fleet)}
+    ids = {each.body["id"] for each in history.instances()}
     lost = [name for name, number in history.promised.items() if number not in ids]
     assert not lost, f"lost with their disks: {', '.join(lost)}"
 
@@ -247,8 +232,8 @@ def check_no_disk_is_lost(history: History) -> None:
 
 
 def preempt(history: History) -> None:
-    is_unattended = history.settings.of("gce")["unattended"]  # the disks of its instances are kept
-    for instance in history.running()[:1]:
+    is_unattended = history.given["unattended"]  # the disks of its instances are kept
+    for instance in history.customer.running()[:1]:
         with contextlib.suppress(LookupError, ValueError):
             history.emulator.preempt(instance.blueprint.name, 0.0)
             if history.random.random() < 0.5:
@@ -263,7 +248,7 @@ def preempt(history: History) -> None:
 
 
 def change_outage(history: History) -> None:
-    used = sorted({instance.blueprint.zone for instance in history.instances(history.fleet)})
+    used = sorted({instance.blueprint.zone for instance in history.instances()})
     zones = history.random.choice(((), used[:1], used[:1], ("us-west4-a",)))
     history.emulator.set_outage(*zones)
     history.told.append(f"zones that do not answer: {', '.join(zones) or 'none'}")
@@ -296,13 +281,13 @@ def free_zones(history: History) -> None:
 
 
 def check_price_and_continent(history: History) -> None:
-    given = history.settings.of("gce")
+    given = history.given
     machine = {key: given[key] for key in ("gpu", "machine_type", "spot") if given[key]}
     cloud = GceProvider.change(GceOptions(), machine)
     prices = {zone: usd_h for zone in ZONES if (usd_h := table().usd_h(cloud, zone)) is not None}
     # If the price is unknown, the continent depends on the zones that answer.
     home = continent_of(min(prices, key=lambda each: prices[each])) if prices else ""
-    for zone in {instance.blueprint.zone for instance in history.running()}:
+    for zone in {instance.blueprint.zone for instance in history.customer.running()}:
         assert not given["max_price_usd_h"] or prices[zone] <= given["max_price_usd_h"]
         if home and not given["zones"] and not given["anywhere"] and not history.is_disturbed:
             assert continent_of(zone) == home
@@ -321,7 +306,7 @@ def make_scarce(history: Story, workers: int) -> None:
 
 def limit_capacity(history: History) -> None:
     """Make capacity scarce before the first command of many histories with Flex-start VMs."""
-    if history.settings.of("gce")["flex_start"] and history.random.random() < 0.7:
+    if history.given["flex_start"] and history.random.random() < 0.7:
         make_scarce(history, history.workers)
 
 
@@ -354,7 +339,7 @@ def check_none_is_queued(history: History) -> None:
 
 def reserve(history: History) -> None:
     """Reserve instances of the history's machine, sometimes too few."""
-    given = history.settings.of("gce")
+    given = history.given
     if not given["reservation"]:
         return
     count = history.workers + history.random.choice((-1, 0, 0, 1))
@@ -370,8 +355,8 @@ def reserve(history: History) -> None:
 
 
 def check_all_use_the_reservation(history: History) -> None:
-    reservation = history.settings.of("gce")["reservation"]
-    assert all(instance.blueprint.reservation == reservation for instance in history.running())
+    reservation = history.given["reservation"]
+    assert all(instance.blueprint.reservation == reservation for instance in history.customer.running())
 
 
 def create_bucket(history: History) -> None:
@@ -416,7 +401,7 @@ class Host(revive.Cloud):
 
 def grant_role(history: History) -> None:
     """Grant the role with which hosts start each other to their account, in most histories."""
-    account = history.settings.of("gce")["service_account"]
+    account = history.given["service_account"]
     if not account:
         return
     history.emulator.cloud.governance.service_accounts[account] = True
@@ -427,8 +412,8 @@ def grant_role(history: History) -> None:
 
 def revive_lost(history: History) -> None:
     """Let each running host start those that have stopped, as it does while a job runs."""
-    for host in history.running():
-        for number, lost in enumerate(history.instances(history.fleet)):
+    for host in history.customer.running():
+        for number, lost in enumerate(history.instances()):
             if lost.status == "TERMINATED" and start(host, lost, number):
                 history.told.append(f"{host.blueprint.name} starts {lost.blueprint.name}")
 
@@ -442,14 +427,14 @@ def start(host: Instance, lost: Instance, count: int) -> bool:
 
 
 def check_hosts_may_start_each_other(history: History) -> None:
-    expected = history.settings.of("gce")["unattended"]
-    assert all((revive.SERVER in each.metadata()) is expected for each in history.running())
+    expected = history.given["unattended"]
+    assert all((revive.SERVER in each.metadata()) is expected for each in history.customer.running())
 
 
 def check_no_host_starts_another(history: History) -> None:
     if any(rule.kind == "404" and rule.struck for rule in history.rules):
         return  # an instance that does not exist needs no change
-    instances = history.instances(history.fleet)
+    instances = history.instances()
     assert not [each.blueprint.name for each in instances if revive.SERVER in each.metadata()]
     assert not any(start(host, lost, 0) for host in instances for lost in instances if host is not lost)
 
@@ -466,9 +451,9 @@ def move_caller(history: History) -> None:
 def check_rule_admits_caller(history: History) -> None:
     if any("firewalls" in rule.match and rule.struck for rule in history.rules):
         return  # SSH may still work, so that the command only warns
-    cloud, given = history.emulator.cloud, history.settings.of("gce")
+    cloud, given = history.emulator.cloud, history.given
     source = f"{cloud.caller}/32" if given.get("external", True) else IAP_RANGE
-    names = [name for name in cloud.firewalls if name.startswith(f"{history.fleet}-")]
+    names = [name for name in cloud.firewalls if name.startswith(f"{FLEET}-")]
     rules = [cloud.firewalls[name] for name in names if cloud.firewalls[name].get("sourceRanges") == [source]]
     projects = [HOST if "network" in given else cloud.project] if given["firewall"] else []
     assert [project_of(rule["network"]) for rule in rules] == projects
@@ -476,14 +461,14 @@ def check_rule_admits_caller(history: History) -> None:
 
 def check_no_key_is_left(history: History) -> None:
     profile = history.emulator.cloud.profiles.get(EMAIL)
-    assert not [key for key in profile.keys.values() if f"made by fleet for {history.fleet}," in str(key)]
+    assert not [key for key in profile.keys.values() if f"made by fleet for {FLEET}," in str(key)]
 
 
 # --- instances that were kept after a failure
 
 
 def check_no_instance_powers_off_before_its_lifetime_ends(history: History) -> None:
-    for instance in history.running():
+    for instance in history.customer.running():
         items = instance.metadata()
         assert items["fleet-stop-at"] == ("0" if history.deletes else items["fleet-end-at"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,12 @@ from typing import Any
 import pytest
 import requests
 
-from fleet.errors import FleetError
-from fleet.fleets.agents import ExistingFleet
 from fleet.fleets.instances import list_instances
-from fleet.fleets.repair import repair_fleet
 from provision.gce.api.prices import Prices, from_catalog, rates_of
 from provision.gce.api.resources import RESTARTS, seconds
 from provision.gce.options import STOP_AT, GceOptions
 from tests.cloud.customer import FLEET, Customer, patched
-from tests.cloud.fuses import Delayed, Fuse, Killed, arrival, fused
-from tests.cloud.histories import Queued, play_each
+from tests.cloud.histories import Story, play_each
 from tests.cloud.moves import make_scarce
 from tests.emulator import Emulator
 from tests.emulator.catalog import compute_skus
@@ -95,21 +90,11 @@ class Spender(Customer):
 
     reads_prices = True
 
-    def repair(self) -> None:
-        """Replace lost hosts, as commands do that follow a job."""
-        services = self.services()
-        directory, record = services.store.need(FLEET)
-        repair_fleet(ExistingFleet(record, directory, services, self.sink(), "logs"))
-
     def observe(self) -> None:
         """List the instances, as `fleet status` does if a host does not answer."""
         services = self.services()
         _, record = services.store.need(FLEET)
         list_instances(FLEET, services.provider(record.spec.options), services)
-
-    def running(self) -> list[Instance]:
-        """Return the instances that run."""
-        return [each for each in self.emulator.cloud.instances.values() if each.status == "RUNNING"]
 
     def deadlines(self) -> list[float]:
         """Return the times at which they are deleted."""
@@ -153,19 +138,17 @@ def play(seeds: Iterable[int], emulator: Emulator, directory: Path) -> None:
         play_each(seeds, lambda seed: SpendingHistory(seed, emulator, directory / str(seed), patch), emulator)
 
 
-class SpendingHistory:
+class SpendingHistory(Story):
     """One user's commands for one fleet with --max-cost; the same seed gives the same history."""
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self.random = random.Random(seed)
-        self.emulator = emulator
-        self.patch = patch
+        customer = Spender(emulator, root, python="/usr/bin/python3")
+        super().__init__(seed, customer, patch, (self.take_back, self.fail_host))
+        self.spender = customer
         self.limit_usd = self.random.choice((0.6, 2.0, 5.0, 20.0))
         self.workers = self.random.choice((1, 2, 3))
         self.since = 0.0
         self.stopped = False
-        self.delayed = Delayed(clock=emulator.clock.now)
-        self.told: list[str] = []
         options: dict[str, Any] = {
             "gpu": self.random.choice(("", "t4")),
             "spot": self.random.choice((False, True)),
@@ -177,11 +160,10 @@ class SpendingHistory:
             options["flex_start"] = self.random.choice((False, True))
         if options["spot"] and self.random.random() < 0.5:
             options |= unattended(emulator)
-        self.customer = Spender(emulator, root, python="/usr/bin/python3", **options)
-        self.customer.sink = lambda: Queued(self)
         if options.get("flex_start"):
-            self.customer.options["wait_s"] = 7200
+            options["wait_s"] = 7200
             make_scarce(self, self.workers)
+        customer.options |= options
 
     def play(self) -> None:
         """Run some commands, then never again; no instance may run when the limit is reached."""
@@ -190,7 +172,7 @@ class SpendingHistory:
             (lambda: self.command("up --workers", self.resize), 2),
             (lambda: self.command("repair", self.customer.repair), 2),
             (lambda: self.command("extend", self.extend), 2),
-            (lambda: self.command("status", self.customer.observe), 2),
+            (lambda: self.command("status", self.spender.observe), 2),
             (lambda: self.command("down", self.customer.down), 1),
             (lambda: self.command("down --keep-disks", lambda: self.customer.down(keep_disks=True)), 2),
             (self.preempt, 3),
@@ -206,43 +188,22 @@ class SpendingHistory:
             self.check()
         self.emulator.faults.clear()
         self.delayed.arrive()
-        self.customer.wait(YEAR_S)
+        self.spender.wait(YEAR_S)
         self.check()
         assert not [charge for charge in self.charges() if charge.blueprint and not charge.end], "an instance runs"
 
     def command(self, name: str, act: Callable[[], object]) -> None:
         """Run a command under faults; it may be killed at any call."""
-        fuse = self.fuse()
         self.emulator.faults.clear()
         if self.random.random() < 0.4:
             kind, match = self.random.choice(FAULTS), self.random.choice(("compute.*bulkInsert", "compute.*"))
             nth = self.random.randint(1, 6)
             self.told.append(f"fault {kind} of {match}, {nth}")
             self.emulator.faults.add(kind, match=match, nth=nth, times=1, seconds=0.02)
-        self.told.append(f"fleet {name}, {fuse}")
-        with fused(fuse, self.patch):
-            try:
-                act()
-                self.told.append("success")
-            except (Killed, KeyboardInterrupt) as error:
-                self.told.append(type(error).__name__)
-            except FleetError as error:
-                self.told.append(f"{type(error).__name__}: {error.message} | {error.cause}")
+        self.attempt(name, act, self.fuse())
         if not self.customer.store.fleet(FLEET).exists():  # the limit is that of one fleet
             self.check()
             self.since, self.stopped = self.emulator.clock.now(), False
-
-    def fuse(self) -> Fuse:
-        """Return what happens during a command."""
-        chance, fuse = self.random.random(), Fuse(delayed=self.delayed)
-        if chance < 0.4:
-            fuse.error = self.random.choice((Killed, KeyboardInterrupt))
-            fuse.left, fuse.after = self.random.randint(1, 60), self.random.random() < 0.5
-        elif chance < 0.6:
-            fuse.left, fuse.arrives_at = self.random.randint(1, 4), lambda: arrival(self.customer.store)
-        if self.random.random() < 0.2:
-            fuse.acts[self.random.randint(1, 40)] = self.random.choice((self.take_back, self.fail_host))
-        return fuse
 
     def up(self) -> None:
         self.customer.up(workers=self.workers, unprepared=self.random.random() < 0.15)
@@ -270,13 +231,13 @@ class SpendingHistory:
 
     def restart(self) -> None:
         self.delayed.arrive()
-        if self.customer.restart():
+        if self.spender.restart():
             self.told.append("other hosts started instances")
             self.wait()
 
     def stop(self) -> None:
         if running := self.customer.running():
-            self.customer.halt(self.random.choice(running))
+            self.spender.halt(self.random.choice(running))
             self.told.append("stopped an instance")
 
     def fail_host(self) -> None:
@@ -288,7 +249,7 @@ class SpendingHistory:
     def wait(self) -> None:
         passed_s = self.random.choice((30, 300, 1800, 7200, 6 * 3600))
         self.delayed.arrive()
-        self.customer.wait(passed_s)
+        self.spender.wait(passed_s)
         self.told.append(f"{passed_s} s later")
 
     def charges(self) -> list[Charge]:
@@ -302,6 +263,3 @@ class SpendingHistory:
         ran_until = max((charge.end or now for charge in charges if charge.blueprint), default=0.0)
         cost = cost_usd(charges, prices, ran_until if self.stopped else now)
         assert cost <= self.limit_usd, f"cost ${cost:.4f} of ${self.limit_usd}"
-
-    def story(self) -> str:
-        return "\n".join(self.told)

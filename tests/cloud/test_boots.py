@@ -50,6 +50,11 @@ def test_up_waits_for_logins_the_account_and_the_right_host_key(rented: Program,
     ran = rented.run(*UP)
     assert "worker-0" in ran.err
     assert "every host answers" in rented.run("up", "--yes").err
+    # Shared memory of a job outlives the last session.
+    rented.run("exec", "--", "sh", "-c", "until grep -qs no /etc/systemd/logind.conf.d/*; do sleep 0.1; done")
+    rented.run("exec", "--", "touch", "/dev/shm/kept")
+    for _ in range(2):
+        assert "kept" in rented.run("exec", "--", "ls", "/dev/shm").text
 
 
 def test_root_prepares_an_instance_before_its_packages(
@@ -92,14 +97,6 @@ def test_local_ssds_keep_files_at_a_restart_and_lose_them_at_a_stop(rented: Prog
     assert "the content of Local SSDs is lost with the stop" in stopped.err
     rented.run("up", "--yes")
     assert lines_of(rented.run(*check), "worker-0") == ["ext4", "lost+found"]
-
-
-def test_shared_memory_of_a_job_outlives_the_last_session(rented: Program) -> None:
-    rented.run(*UP)
-    rented.run("exec", "--", "sh", "-c", "until grep -qs no /etc/systemd/logind.conf.d/*; do sleep 0.1; done")
-    rented.run("exec", "--", "touch", "/dev/shm/kept")
-    for _ in range(2):
-        assert "kept" in rented.run("exec", "--", "ls", "/dev/shm").text
 
 
 @pytest.mark.e2e

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.cloud.access_modes import write_credentials
 from tests.emulator import Emulator
 from tests.program import Program, wait_for
 
@@ -23,21 +22,6 @@ UP = ("up", "--workers", "2", "--gpu", "t4", "--yes")
 def running() -> Iterator[Emulator]:
     with Emulator(operation_s=0.3) as emulator:
         yield emulator
-
-
-def credentials(program: Program, emulator: Emulator) -> Path:
-    """Write the key file of a service account, as the cloud console creates it."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    account = {
-        "type": "service_account",
-        "project_id": "proj-1",
-        "client_email": "me@proj-1.iam",
-        "private_key": text,
-    }
-    file = program.directory / "key.json"
-    file.write_text(json.dumps({**account, "private_key_id": "1", "token_uri": f"{emulator.url}/token"}))
-    return file
 
 
 def held(emulator: Emulator) -> list[str]:
@@ -58,14 +42,14 @@ def test_missing_credentials_are_reported_with_the_command_that_creates_them(cal
 
 def test_expired_credentials_are_reported_without_the_secret(caller: Program, emulator: Emulator) -> None:
     emulator.faults.add("invalid-grant", "oauth.token", times=0)
-    env = {"GOOGLE_APPLICATION_CREDENTIALS": str(credentials(caller, emulator))}
+    env = {"GOOGLE_APPLICATION_CREDENTIALS": write_credentials(caller.directory, emulator.url)}
     ran = caller.run(*UP, env=env, code=10)
     assert "gcloud auth application-default login" in ran.err
     assert "PRIVATE KEY" not in ran.err + ran.text
 
 
 def test_doctor_reports_a_missing_project_and_a_failed_connection(caller: Program, emulator: Emulator) -> None:
-    file = credentials(caller, emulator)
+    file = Path(write_credentials(caller.directory, emulator.url))
     account = json.loads(file.read_text())
     file.write_text(json.dumps({**account, "project_id": "", "token_uri": "http://127.0.0.1:9/token"}))
     env = {"GOOGLE_APPLICATION_CREDENTIALS": str(file), "FLEET_GCE_PROJECT": ""}

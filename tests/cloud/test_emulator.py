@@ -15,7 +15,6 @@ from google.api_core import exceptions
 
 from tests.emulator import Emulator
 from tests.emulator.client import PROJECT, ZONE, Client, limited, spot, t4
-from tests.emulator.listing import FilterError, parse_filter
 
 INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 DISK = f"projects/{PROJECT}/zones/{ZONE}/disks/demo"
@@ -160,38 +159,3 @@ def test_the_emulator_is_controlled_over_http(emulator: Emulator, client: Client
     assert [post("capacity", zone=ZONE, limit=0), post("advance", seconds=3600), post("clear")] == [200] * 3
     client.create("demo")
     assert requests.get(f"{emulator.url}/emulator/state", timeout=60).json()["instances"] == ["demo"]
-
-
-# --- capacity and quotas --------------------------------------------------------------------------------------------
-
-
-# --- the life of instances ------------------------------------------------------------------------------------------
-
-
-# --- lists and batches ----------------------------------------------------------------------------------------------
-
-
-WORKER: dict[str, Any] = {
-    "name": "demo-worker-1",
-    "status": "RUNNING",
-    "labels": {"fleet": "demo", "fleet-owner": "abc"},
-    "tags": {"items": ["demo", "other"]},
-    "creationTimestamp": "2026-11-20T10:00:00.500Z",
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "passes"),
-    [
-        ("labels.fleet = demo AND labels.fleet-owner = abc", True),
-        ("labels.fleet=demo labels.fleet-owner=xyz", False),
-        ("labels.none:*", False),
-        ("(labels.fleet=demo) (status!=RUNNING)", False),
-        ("tags.items=other", True),
-        (r'labels.fleet eq ".*\bdemo\b.*"', True),
-    ],
-)
-def test_filters_select_resources(text: str, passes: bool) -> None:
-    assert parse_filter(text, WORKER.__contains__)(WORKER) is passes
-    with pytest.raises(FilterError):
-        parse_filter("colour=red", WORKER.__contains__)

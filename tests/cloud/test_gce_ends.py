@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import down, up
 from fleet.events import Note
-from fleet.fleets.plan import UpRequest
-from fleet.state import Store
 from provision.gce import create
 from provision.gce.access.accounts import NEEDED
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
-from provision.model import FleetSpec, InstanceState
-from tests.cloud.customer import QUICK, QuickServices, Quiet, patched
+from provision.model import InstanceState
+from tests.cloud.conftest import Make
+from tests.cloud.customer import Customer
 from tests.cloud.moves import start
 from tests.emulator import Emulator, lifecycle
-from tests.settings import settings
 
 NAMES = ("worker-0", "worker-1")
 HOUR_S = 3600.0
@@ -46,14 +40,10 @@ def maintain(emulator: Emulator, name: str) -> None:
     ],
 )
 def test_an_instance_that_stops_keeps_its_disk_and_starts_again(
-    emulator: Emulator, tmp_path: Path, end: Callable[[Emulator, str], None], clause: str, stopped: int
+    emulator: Emulator, make: Make, end: Callable[[Emulator, str], None], clause: str, stopped: int
 ) -> None:
-    store = Store(tmp_path)
-    store.fleet("demo").create()
     spot = end is Emulator.fail_host  # instances on demand restart then
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url, gpu="t4", zones=("us-central1-a",), spot=spot)
-    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, emulator.clock.now)
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
+    provider, spec = make(gpu="t4", spot=spot)
     provider.create(spec, NAMES, lambda *_: None)
     first, _ = sorted(instance.body["name"] for instance in emulator.cloud.instances.values())
     end(emulator, first)
@@ -83,22 +73,13 @@ def ends(emulator: Emulator) -> list[float]:
 @pytest.mark.parametrize("max_cost_usd", [0.0, 50.0])
 @pytest.mark.parametrize("fast_h", [-3, 3])
 def test_instances_end_by_the_clock_of_the_cloud(
-    emulator: Emulator, tmp_path: Path, fast_h: int, max_cost_usd: float
+    emulator: Emulator, make: Make, fast_h: int, max_cost_usd: float
 ) -> None:
     def clock() -> float:
         return emulator.clock.now() + fast_h * HOUR_S
 
-    store = Store(tmp_path)
-    store.fleet("demo").create()
-    cloud = GceOptions(
-        project="proj-1",
-        endpoint=emulator.url,
-        zones=("us-central1-a",),
-        max_duration_s=8 * 3600,
-        max_cost_usd=max_cost_usd,
-    )
-    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, clock)
-    spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
+    options = {"max_duration_s": 8 * 3600, "max_cost_usd": max_cost_usd}
+    provider, spec = make(workers=1, clock=clock, **options)
     provider.create(spec, ONE, lambda *_: None)
     stops = not max_cost_usd
     length_h = 8.0 if stops else 8.0 - 1 / 6
@@ -132,10 +113,6 @@ def test_instances_end_by_the_clock_of_the_cloud(
 EMAIL = "trainer@proj-1.iam.gserviceaccount.com"
 
 
-def services(tmp_path: Path, sleep: Callable[[float], None]) -> QuickServices:
-    return QuickServices(Store(tmp_path), lambda _: True, consent=lambda _: True, timing=QUICK, sleep=sleep)
-
-
 def begin(emulator: Emulator, status: str) -> None:
     """Let all instances begin to start: by a killed client, by another host, or by Compute Engine itself."""
     for instance in emulator.cloud.instances.values():
@@ -150,14 +127,12 @@ def finish(emulator: Emulator) -> None:
 
 @pytest.mark.parametrize(("status", "is_late"), [("STAGING", False), ("REPAIRING", False), ("STAGING", True)])
 def test_up_keeps_instances_that_are_being_started_again(
-    status: str, is_late: bool, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: str, is_late: bool, emulator: Emulator, user: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patched(monkeypatch, emulator)
-    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=2)
-    world = services(tmp_path, lambda _: finish(emulator))
-    up.run(UpRequest("demo", place), world, Quiet())
-    down.run("demo", world, Quiet(), keep_disks=True)
+    user.up()
+    user.down(keep_disks=True)
     before = {instance.body["id"] for instance in emulator.cloud.instances.values()}
+    user.sleep = lambda _: finish(emulator)
     if is_late:  # after `fleet up` has listed the instances
         create_now = create.create
 
@@ -169,41 +144,32 @@ def test_up_keeps_instances_that_are_being_started_again(
         monkeypatch.setattr(create, "create", create_late)
     else:
         begin(emulator, status)
-    up.run(UpRequest("demo", place), world, Quiet())
+    user.up()
     assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
-    assert {instance.status for instance in emulator.cloud.instances.values()} == {"RUNNING"}
+    assert set(user.statuses()) == {"RUNNING"}
 
 
-def test_no_host_starts_another_after_down_keep_disks(
-    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patched(monkeypatch, emulator)
-    unattended = {"spot": True, "unattended": True, "service_account": EMAIL}
-    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, workers=2, **unattended)
+def test_no_host_starts_another_after_down_keep_disks(emulator: Emulator, user: Customer) -> None:
+    user.options |= {"spot": True, "unattended": True, "service_account": EMAIL}
     emulator.cloud.governance.service_accounts[EMAIL] = True
     emulator.cloud.governance.roles["roles/owner"] = list(NEEDED)
     emulator.cloud.governance.members["roles/owner"].add(f"serviceAccount:{EMAIL}")
-    world = services(tmp_path, lambda _: None)
-    up.run(UpRequest("demo", place), world, Quiet())
+    user.up()
     lost, other = emulator.cloud.instances.values()
     emulator.preempt(lost.blueprint.name, 0.0)
     emulator.advance(1.0)
-    down.run("demo", world, Quiet(), keep_disks=True)
+    user.down(keep_disks=True)
     assert not start(other, lost, 0)
     finish(emulator)  # in the console
-    up.run(UpRequest("demo", place), world, Quiet())
+    user.up()
     emulator.preempt(lost.blueprint.name, 0.0)
     emulator.advance(1.0)
     assert start(other, lost, 0)
 
 
-def test_up_warns_of_planned_maintenance(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, emulator)
-    place = settings(provider="gce", project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), workers=1)
-    world, sink = services(tmp_path, lambda _: None), Quiet()
-    up.run(UpRequest("demo", place), world, Quiet())
+def test_up_warns_of_planned_maintenance(emulator: Emulator, user: Customer) -> None:
+    user.up(workers=1)
     [instance] = emulator.cloud.instances.values()
     emulator.plan_maintenance(instance.body["name"], 86400.0, 600.0)
-    up.run(UpRequest("demo", place), world, sink)
-    [note] = [note.text for note in sink.of(Note) if "maintenance" in note.text]
+    [note] = [note.text for note in user.up(workers=1).of(Note) if "maintenance" in note.text]
     assert note.endswith(": stops worker-0")

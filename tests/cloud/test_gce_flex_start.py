@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from fleet.errors import CapacityError, UsageError
 from fleet.events import Event, Quoted, ZoneTried
+from fleet.steps import Again
 from provision.gce.api.resources import seconds
 from provision.model import InstanceState
-from tests.cloud.customer import Customer, Quiet, patched
+from tests.cloud.customer import Customer, Quiet
 from tests.cloud.fuses import Killed
-from tests.emulator import Emulator
 from tests.next_steps import repetition
 
 ZONE = "us-central1-a"
@@ -45,25 +44,21 @@ def test_flex_start_vms_are_created_one_by_one(customer: Customer) -> None:
         assert instance.blueprint.queue_s == 0  # there was capacity
     customer.up(wait_s=3600)
     assert customer.emulator.state()["calls"]["compute.instances.insert"] == 2
+    with pytest.raises(UsageError, match="the deletion time of Flex-start VMs cannot be changed"):
+        customer.extend(3600.0)
     customer.down()
     assert customer.held() == []
 
 
-def test_without_a_queue_the_error_suggests_one(customer: Customer) -> None:
+def test_without_a_queue_the_error_suggests_one_and_other_zones_come_before_it(customer: Customer) -> None:
     customer.emulator.set_capacity(ZONE, 1)
     with pytest.raises(CapacityError) as failure:
         customer.up()
-    step = repetition(failure.value)
-    assert step is not None
-    assert step.change == {"--wait": "2h"}
+    assert repetition(failure.value) == Again({"--wait": "2h"}, "up")
     assert customer.held() == []
-
-
-def test_other_zones_are_tried_before_a_request_is_queued(customer: Customer) -> None:
-    customer.emulator.set_capacity(ZONE, 1)
     sink = customer.up(zones=("us-central1",), wait_s=3600)
     assert not [event for event in sink.of(ZoneTried) if "in the queue" in event.step]
-    assert {zone for zone, _ in customer.emulator.cloud.instances} == {"us-central1-b"}
+    assert customer.zones() == {"us-central1-b"}
 
 
 def test_the_request_waits_until_there_is_capacity_for_all(customer: Customer) -> None:
@@ -103,10 +98,10 @@ def kill() -> None:
 
 
 @pytest.fixture
-def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
-    """Return a user with a fleet of two workers in one zone."""
-    patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path, gpu="t4", flex_start=True, zones=(ZONE,), workers=2)
+def customer(user: Customer) -> Customer:
+    """Return a user with a fleet of two Flex-start VMs in one zone."""
+    user.options |= {"gpu": "t4", "flex_start": True, "zones": (ZONE,)}
+    return user
 
 
 def ends(customer: Customer) -> set[int]:
@@ -128,15 +123,12 @@ def abandoned(customer: Customer) -> Customer:
     return customer
 
 
-def test_queued_instances_are_listed_and_cost_nothing(abandoned: Customer) -> None:
+def test_queued_instances_cost_nothing_and_are_replaced(abandoned: Customer) -> None:
     record = abandoned.services().store.fleet("demo").read()
     assert record is not None
     instances = abandoned.services().open_provider(record.spec.options, keep=True).list("demo")
     [queued] = [instance for instance in instances if instance.state is InstanceState.QUEUED]
     assert queued.current_usd_h == 0
-
-
-def test_up_replaces_queued_instances(abandoned: Customer) -> None:
     before = {instance.body["id"] for instance in abandoned.emulator.cloud.instances.values()}
     abandoned.up(Watch(lambda: abandoned.emulator.set_capacity(ZONE, 2)), wait_s=7200)
     after = {instance.body["id"] for instance in abandoned.emulator.cloud.instances.values()}
@@ -152,9 +144,3 @@ def test_an_abandoned_request_that_gets_capacity_is_used(abandoned: Customer) ->
     assert ends(abandoned) == {600}
     assert abandoned.statuses() == ["RUNNING", "RUNNING"]
     assert abandoned.emulator.state()["calls"]["compute.instances.insert"] == 4  # at once, and in the queue
-
-
-def test_the_deletion_time_cannot_be_moved(customer: Customer) -> None:
-    customer.up()
-    with pytest.raises(UsageError, match="the deletion time of Flex-start VMs cannot be changed"):
-        customer.extend(3600.0)

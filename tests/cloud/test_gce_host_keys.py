@@ -16,7 +16,7 @@ from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud.customer import QUICK
 from tests.emulator import Emulator
-from tests.emulator.console import Console
+from tests.emulator.guests import Console
 
 CONSTRAINT = "compute.disableGuestAttributesAccess"
 DEBIAN = "projects/debian-cloud/global/images/family/debian-12"

@@ -17,15 +17,15 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.checks.account import permissions
 from provision.gce.options import GceOptions
 from tests.cloud.access_modes import EMAIL, MODES, OPTIONAL, allow, write_credentials
-from tests.cloud.customer import QUICK, Customer, Quiet, patched
+from tests.cloud.customer import QUICK, Customer, Quiet
 from tests.emulator import Emulator, catalog
 from tests.program import Program
 
 
 @pytest.fixture
-def team(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
-    patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path / "state", zones=("us-central1-a",), workers=2)
+def team(user: Customer) -> Customer:
+    user.options["zones"] = ("us-central1-a",)
+    return user
 
 
 def boot_images(team: Customer) -> set[str]:
@@ -53,6 +53,15 @@ def test_hosts_with_the_same_options_boot_from_the_image(team: Customer) -> None
     assert boot_images(team) == {baked.image}
     team.down()
     assert team.emulator.state()["images"] == [baked.image]
+
+    [listed] = team.gc().of(OrphansFound)
+    [image] = listed.orphans
+    assert (image.kind, image.name, image.size_gb, image.to_delete) == ("image", baked.image, 10.0, False)
+    assert round(image.price_usd_h * 730, 2) == 0.5
+    assert format_report(listed).splitlines()[2].split()[-3:] == ["10.0", "GB", "$0.50"]
+    assert team.emulator.state()["images"] == [baked.image]
+    team.gc(images=True)
+    assert team.emulator.state()["images"] == []
 
 
 @pytest.mark.parametrize(
@@ -104,19 +113,10 @@ def test_hosts_boot_from_the_base_image_if_theirs_cannot_be_used(team: Customer,
     team.down()
 
 
-def test_gc_lists_images_with_their_price_and_deletes_them_only_if_requested(team: Customer) -> None:
-    [baked] = team.bake().of(ImageBaked)
-    [listed] = team.gc().of(OrphansFound)
-    [image] = listed.orphans
-    assert (image.kind, image.name, image.size_gb, image.to_delete) == ("image", baked.image, 10.0, False)
-    assert round(image.price_usd_h * 730, 2) == 0.5
-    assert format_report(listed).splitlines()[2].split()[-3:] == ["10.0", "GB", "$0.50"]
-    assert team.emulator.state()["images"] == [baked.image]
-    team.gc(images=True)
-    assert team.emulator.state()["images"] == []
-
-
-def test_the_host_of_an_image_is_deleted_if_it_cannot_be_prepared(team: Customer) -> None:
+def test_a_dry_run_creates_nothing_and_a_host_that_cannot_be_prepared_is_deleted(team: Customer) -> None:
+    [quoted] = team.bake(gpu="l4", dry_run=True).of(Quoted)
+    assert (quoted.instances, quoted.offers[0].machine, quoted.delete_after_s) == (1, "n1-standard-4", 3 * 3600)
+    assert not team.emulator.cloud.charges
     with pytest.raises(NotReadyError, match="cannot be prepared") as failed:
         team.bake(unprepared=True)
     assert [*failed.value.next_steps] == [Again({})]
@@ -141,12 +141,6 @@ def test_the_command_refuses_other_providers_and_asks_before_it_spends_money(
     assert "n1-standard-4" in ran.text + ran.err
     assert "fleet bake --yes --gpu t4" in ran.err
     assert not any(emulator.state()[kind] for kind in ("instances", "disks", "images"))
-
-
-def test_a_dry_run_shows_the_price_and_creates_nothing(team: Customer) -> None:
-    [quoted] = team.bake(gpu="l4", dry_run=True).of(Quoted)
-    assert (quoted.instances, quoted.offers[0].machine, quoted.delete_after_s) == (1, "n1-standard-4", 3 * 3600)
-    assert team.held() == team.emulator.state()["images"] == []
 
 
 @pytest.mark.wire

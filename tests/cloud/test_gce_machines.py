@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,16 +13,13 @@ from google.cloud import compute_v1
 from fleet.cli.fleets import up
 from fleet.errors import QuotaError, UsageError
 from fleet.fleets.plan import GPU_PACKAGES, UpRequest
-from fleet.state import Store
 from provision.gce.api.client import from_json
 from provision.gce.api.resources import cloud_of
 from provision.gce.catalog.gpus import GPUS
 from provision.gce.catalog.machines import ARM_IMAGE, GPU_IMAGE, has_gpus, refusal, resolved
 from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
-from provision.model import FleetSpec
 from tests.cloud.conftest import Make
-from tests.cloud.customer import FLEET, QUICK, Customer, Quiet, patched
+from tests.cloud.customer import FLEET, Customer, Quiet
 from tests.emulator import Emulator
 from tests.emulator.catalog import MACHINE_TYPES
 from tests.next_steps import repetition
@@ -31,10 +27,10 @@ from tests.program import Program
 
 
 @pytest.fixture
-def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+def user(user: Customer) -> Customer:
     """Return a user with a fleet of one worker."""
-    patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path, workers=1)
+    user.options["workers"] = 1
+    return user
 
 
 def made(user: Customer, **values: Any) -> tuple[GceOptions, tuple[str, ...]]:
@@ -165,35 +161,25 @@ def test_a_small_quota_for_solid_state_disks_advises_a_disk_type(user: Customer)
     assert disk["type"].endswith("/pd-standard")
 
 
-ZONE = "us-central1-a"
 WORKERS = ["worker-0", "worker-1"]
-
-
-def rented(emulator: Emulator, directory: Path, **options: Any) -> tuple[GceProvider, GceOptions]:
-    """Create a fleet of two instances with these options."""
-    store = Store(directory)
-    store.fleet("demo").create()
-    cloud = resolved(GceOptions(project="proj-1", endpoint=emulator.url, zones=(ZONE,), **options))
-    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-    spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-    provider.create(spec, WORKERS, lambda *_: None)
-    return provider, cloud
 
 
 @pytest.mark.parametrize(
     ("options", "disks"),
     [
-        ({"gpu": "a100-80gb", "gpus": 2}, 2),
-        ({"gpu": "h100", "gpus": 8}, 16),
+        ({"gpu": "a100-80gb:2"}, 2),
+        ({"gpu": "h100:8"}, 16),
         ({"gpu": "t4", "local_ssds": 3}, 3),
-        ({"gpu": "a100", "gpus": 2, "local_ssds": 4}, 4),
+        ({"gpu": "a100:2", "local_ssds": 4}, 4),
         ({"gpu": "t4", "flex_start": True, "local_ssds": 1, "max_duration_s": 3600}, 1),
     ],
 )
 def test_a_fleet_with_local_ssds_is_extended(
-    emulator: Emulator, tmp_path: Path, options: dict[str, Any], disks: int
+    emulator: Emulator, make: Make, options: dict[str, Any], disks: int
 ) -> None:
-    provider, cloud = rented(emulator, tmp_path, **options)
+    provider, spec = make(**options)
+    cloud = resolved(GceOptions.of(spec.options))
+    provider.create(spec, WORKERS, lambda *_: None)
     instance, _ = emulator.cloud.instances.values()
     local = [disk for disk in instance.body["disks"] if disk["type"] == "SCRATCH"]
     assert len(local) == disks

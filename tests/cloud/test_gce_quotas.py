@@ -96,11 +96,6 @@ def test_spot_vms_need_the_quota_for_them_once_there_is_one(user: User, emulator
     user.assert_up(*UP, "--spot")
 
 
-def test_spot_vms_use_the_other_quota_without_one_for_them(user: User, emulator: Emulator) -> None:
-    set_quotas(emulator, 8, 0)
-    user.assert_up(*UP, "--spot")
-
-
 @pytest.mark.parametrize("way", ["longer", "request"])
 def test_temporary_instances_on_demand_have_two_ways_out(user: User, emulator: Emulator, way: str) -> None:
     set_quotas(emulator, 8, 1)
@@ -126,6 +121,8 @@ def test_a_new_project_gets_its_fleet_after_the_printed_requests(user: User, emu
     emulator.start_project()
     words = (*UP, "--network", "main", "--subnet", "main")
     first = user.run(*words, code=QUOTA)
+    assert "the quota GPUS_ALL_REGIONS of project proj-1 is 0 in all regions together; 2 more needed" in first.text
+    assert "an account in its free trial must be upgraded first" in first.text
     assert user.request_quotas(first) == ["GPUS-ALL-REGIONS-per-project"]
     second = user.run(*words, code=QUOTA)
     assert user.request_quotas(second) == [

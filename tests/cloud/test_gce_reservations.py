@@ -13,7 +13,7 @@ from fleet.state import Store
 from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
 from provision.gce.provider import GceProvider
-from tests.cloud.customer import QUICK, Customer, patched
+from tests.cloud.customer import QUICK, Customer
 from tests.emulator import Emulator
 from tests.emulator.client import PROJECT, Client
 from tests.next_steps import next_lines, repetition
@@ -26,10 +26,10 @@ T4: dict[str, Any] = {
 
 
 @pytest.fixture
-def customer(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
+def customer(user: Customer) -> Customer:
     """Return a user with a fleet of two workers in the reservation r1."""
-    patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path, reservation="r1", workers=2)
+    user.options["reservation"] = "r1"
+    return user
 
 
 def test_instances_are_created_in_the_zone_of_the_reservation(

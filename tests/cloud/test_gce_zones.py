@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.errors import CapacityError, FleetError, QuotaError, UsageError
 from fleet.events import Note, Quoted
-from tests.cloud.customer import Customer, Quiet, patched
-from tests.emulator import Emulator
+from tests.cloud.customer import Customer, Quiet
 from tests.emulator.catalog import ZONES
 from tests.next_steps import next_lines, repetition
-
-
-@pytest.fixture
-def user(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Customer:
-    """Return a user with a fleet of two workers."""
-    patched(monkeypatch, emulator)
-    return Customer(emulator, tmp_path, workers=2)
 
 
 def quote(sink: Quiet) -> Quoted:
@@ -54,6 +45,10 @@ def test_other_continents_are_tried_only_if_requested(user: Customer) -> None:
     assert failure.value.cause.count("has no capacity") == 1
     assert not user.zones()
     quoted = quote(user.up(anywhere=True))
+    prices = {offer.price_usd_h: offer.zone for offer in quoted.offers if offer.price_usd_h is not None}
+    assert len(prices) > 1
+    highest = max(prices)
+    assert quoted.notes[0].startswith(f"highest price: ${2 * highest:.2f}/h for all, in {prices[highest][:-1]}")
     assert {offer.zone.partition("-")[0] for offer in quoted.offers} == {"us", "europe"}
     assert len(user.zones()) == 1
     assert not {zone for zone in user.zones() if zone.startswith("us-")}
@@ -97,13 +92,6 @@ def test_names_that_do_not_exist_are_refused_with_what_was_meant(
     refusal = refuse(user, values, words, again)
     assert isinstance(refusal, kind)
     assert f"gcloud compute {command} --project proj-1" in next_lines(refusal)
-
-
-def test_the_highest_price_is_shown_before_the_question(user: Customer) -> None:
-    quoted = quote(user.up())
-    prices = {offer.price_usd_h: offer.zone for offer in quoted.offers if offer.price_usd_h is not None}
-    assert len(prices) > 1
-    assert quoted.notes[0].startswith(f"highest price: ${2 * max(prices):.2f}/h for all, in us-west4-")
 
 
 def test_zones_above_the_limit_are_neither_offered_nor_tried(user: Customer) -> None:

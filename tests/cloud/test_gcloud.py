@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,10 @@ import pytest
 
 from fleet.state import Store
 from provision.gce.access import hosts
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
 from provision.keys import generate_ed25519
-from provision.model import FleetSpec
 from provision.provider import ProviderError
 from tests.cloud import gcloud_server
-from tests.cloud.conftest import finding_of
-from tests.cloud.customer import QUICK
+from tests.cloud.conftest import Make, finding_of
 from tests.emulator import Emulator
 from tests.next_steps import command_lines
 from tests.program import wait_for
@@ -108,30 +105,8 @@ def gcloud(server: Gcloud, emulator: Emulator) -> Gcloud:
     return server
 
 
-def rent(emulator: Emulator, root: Path, fleet: str = "demo", **options: Any) -> GceProvider:
-    """Return a provider with a fleet of one instance."""
-    store = Store(root)
-    store.fleet(fleet).create()
-    cloud = GceOptions(project="proj-1", endpoint=emulator.url, **{"zones": (ZONE,), **options})
-    provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
-    spec = FleetSpec(fleet, "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
-    provider.create(spec, ["worker-0"], lambda *_: None)
-    return provider
-
-
-def checked(emulator: Emulator, root: Path, **options: Any) -> GceProvider:
-    """Return a provider whose `doctor` is of interest."""
-    given = {"zones": (ZONE,), **options}
-    cloud = GceProvider.change(GceOptions(project="proj-1", endpoint=emulator.url), given)
-    return GceProvider("k3jq7xab", "me", Store(root).journal, cloud, QUICK)
-
-
-def test_gcloud_shows_every_field_of_a_fleet_and_what_deletes_it(
-    gcloud: Gcloud, emulator: Emulator, tmp_path: Path
-) -> None:
-    provider = rent(
-        emulator,
-        tmp_path,
+def test_gcloud_shows_every_field_of_a_fleet_and_what_deletes_it(gcloud: Gcloud, make: Make, tmp_path: Path) -> None:
+    provider, spec = make(
         machine_type="c4-standard-4",
         placement="compact",
         labels=("team=vision",),
@@ -141,8 +116,9 @@ def test_gcloud_shows_every_field_of_a_fleet_and_what_deletes_it(
         disk_gb=30,
         scopes=("https://www.googleapis.com/auth/devstorage.read_only",),
     )
+    provider.create(spec, ["worker-0"], lambda *_: None)
     [made] = gcloud.query("instances list --filter='labels.team=vision AND tags.items=web AND status=RUNNING'")
-    owner = Store(tmp_path).owner()
+    owner = Store(tmp_path / "state").owner()
     marks = {"team": "vision", "fleet": "demo", "fleet-owner": owner, "fleet-user": "me"}
     assert (made["labels"], made["tags"]["items"]) == (marks, [f"demo-{owner}", "web"])
     items = {item["key"]: item["value"] for item in made["metadata"]["items"]}
@@ -158,25 +134,27 @@ def test_gcloud_shows_every_field_of_a_fleet_and_what_deletes_it(
     assert gcloud.query("firewall-rules list") == gcloud.query("resource-policies list") == []
 
 
-def test_the_commands_of_the_first_run_show_a_fleet(gcloud: Gcloud, emulator: Emulator, tmp_path: Path) -> None:
-    provider = rent(emulator, tmp_path, "default")
+def test_the_commands_of_the_first_run_show_a_fleet(gcloud: Gcloud, make: Make, tmp_path: Path) -> None:
+    provider, spec = make()
+    Store(tmp_path / "state").fleet("default").create()
+    provider.create(replace(spec, name="default"), ["worker-0"], lambda *_: None)
     page = (DOCS / "gce" / "first-run.md").read_text()
     lines = [line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ gcloud ")]
     assert len(lines) == 6
     for line in lines:
-        done = gcloud.run(line.replace("OWNER", Store(tmp_path).owner()).replace("=ZONE", f"={ZONE}"))
+        done = gcloud.run(line.replace("OWNER", Store(tmp_path / "state").owner()).replace("=ZONE", f"={ZONE}"))
         assert done.returncode == 0, done.stderr
         assert "get-serial-port-output" in line or done.stdout
     assert provider.delete_fleet("default", lambda *_: None) == []
 
 
-def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, emulator: Emulator, tmp_path: Path) -> None:
+def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, emulator: Emulator, make: Make) -> None:
     governance = emulator.cloud.governance
     governance.policies["compute.requireShieldedVm"] = {"rules": [{"enforce": True}]}
     governance.policies["compute.managed.requireShieldedVm"] = {"rules": [{"enforce": True}]}
     governance.disabled.update(("iam.googleapis.com", "cloudbilling.googleapis.com"))
     scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
-    provider = checked(emulator, tmp_path, scopes=scopes)
+    provider, _ = make(scopes=scopes)
     fixed = []
     for _ in range(2):  # a constraint and the managed one are lifted one after the other
         for finding in provider.doctor():
@@ -187,8 +165,8 @@ def test_the_commands_of_doctor_fix_what_is_missing(gcloud: Gcloud, emulator: Em
     assert all(finding.ok for finding in provider.doctor())
 
 
-def test_the_commands_of_doctor_create_what_is_missing(gcloud: Gcloud, emulator: Emulator, tmp_path: Path) -> None:
-    provider = checked(emulator, tmp_path, external=False)
+def test_the_commands_of_doctor_create_what_is_missing(gcloud: Gcloud, make: Make) -> None:
+    provider, _ = make(external=False)
     for ok in (False, True):
         finding = finding_of(provider, "Cloud NAT")
         assert finding.ok is ok

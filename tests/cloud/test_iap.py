@@ -13,7 +13,7 @@ from tests.emulator.client import Gcloud
 from tests.emulator.services import TUNNELS as HOST
 from tests.emulator.services import USE_TUNNELS as USE
 from tests.next_steps import command_lines
-from tests.program import Program
+from tests.program import Program, lines_of
 
 NAMES = ("worker-0", "worker-1")
 ME = "me@example.com"
@@ -37,39 +37,30 @@ def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:
 # --- the tunnel ---------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_names_the_account_that_opens_tunnels(make: Make, gcloud: Gcloud) -> None:
-    gcloud.log_in("ada@example.com")
-    provider, spec = make()
-    assert any("gcloud's account ada@example.com" in note for note in provider.quote(spec, NAMES).notes)
-    assert finding_of(provider, "Identity-Aware Proxy").message == "ada@example.com can open tunnels"
-
-
-def test_a_missing_login_of_gcloud_is_reported_before_anything_is_created(make: Make, gcloud: Gcloud) -> None:
-    (gcloud.directory / "account").unlink()
-    provider, spec = make()
-    error = refused(provider, spec)
-    assert "You do not currently have an active account selected" in error.cause
-    assert command_lines(error) == "gcloud auth login"
-    assert command_lines(finding_of(provider, "gcloud")) == "gcloud auth login"
-
-
-def test_a_missing_gcloud_is_reported(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    provider, spec = make()
-    with pytest.raises(ProviderError, match="gcloud is not installed"):
-        provider.check(spec)
-    assert not finding_of(provider, "gcloud").ok
-
-
-def test_the_role_of_the_account_of_gcloud_is_checked(emulator: Emulator, make: Make, gcloud: Gcloud) -> None:
+def test_the_account_of_gcloud_must_be_logged_in_and_have_the_role(
+    emulator: Emulator, make: Make, gcloud: Gcloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     emulator.deny(f"ada@example.com:{USE}")
     provider, spec = make()
-    assert finding_of(provider, "Identity-Aware Proxy").ok
+    assert any("gcloud's account me@example.com" in note for note in provider.quote(spec, NAMES).notes)
+    assert finding_of(provider, "Identity-Aware Proxy").message == "me@example.com can open tunnels"
     gcloud.log_in("ada@example.com")
     error = refused(provider, spec)
     assert USE in error.message
     assert command_lines(error) == f"{GRANT} --member=user:ada@example.com"
     assert command_lines(finding_of(provider, "Identity-Aware Proxy")) == command_lines(error)
+
+    (gcloud.directory / "account").unlink()
+    provider, spec = make()
+    error = refused(provider, spec)
+    assert "You do not currently have an active account selected" in error.cause
+    assert command_lines(error) == command_lines(finding_of(provider, "gcloud")) == "gcloud auth login"
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    provider, spec = make()
+    with pytest.raises(ProviderError, match="gcloud is not installed"):
+        provider.check(spec)
+    assert not finding_of(provider, "gcloud").ok
 
 
 def test_a_disabled_api_is_reported_if_the_caller_may_ask(emulator: Emulator, make: Make) -> None:
@@ -143,13 +134,16 @@ def test_a_fleet_without_external_addresses_runs_from_up_to_down(
 ) -> None:
     emulator = guest_emulator
     program.env.update(FLEET_GCE_ENDPOINT=emulator.url, FLEET_GCE_PROJECT="proj-1", PATH=gcloud.path())
+    machine = ("--gpu", "t4", "--image", "projects/gpu-images/global/images/family/ubuntu-2204-nvidia-535")
     up = ("up", "--workers", "2", "--provider", "gce", "--iap", "--zone", "us-central1", "--yes")
     assert "has no Cloud NAT in the requested regions" in program.run(*up, "--package", "six", code=14).err
     assert emulator.state()["instances"] == []
 
     emulator.translate_addresses("us-central1")
-    program.run(*up, "--package", "six")
-    assert "six" in program.run("train", "--", "python", "-c", "import six; print(six.__name__)").text
+    program.run(*up, *machine, "--package", "six")
+    assert not any(instance.blueprint.external for instance in emulator.cloud.instances.values())
+    shown = "nvidia-smi --query-gpu=name --format=csv,noheader; python -c 'import six; print(six.__name__)'"
+    assert lines_of(program.run("train", "--", "sh", "-c", shown), "worker-1") == ["Tesla T4", "six"]
     assert emulator.state()["calls"]["iap.tunnel"] >= 2
 
     emulator.deny(USE)

@@ -59,7 +59,7 @@ def test_instances_use_os_login_if_it_is_requested_or_required(emulator: Emulato
     for instance in emulator.cloud.instances.values():
         assert instance.metadata()["enable-oslogin"] == "TRUE"
         assert "ssh-keys" not in instance.metadata()
-        assert emulator.cloud.os_login_keys(instance) == {USER: [keys(emulator)[0]["key"]]}
+        assert emulator.cloud.access(instance)[1] == {USER: [keys(emulator)[0]["key"]]}
     [key] = keys(emulator)
     assert PUBLIC.split()[1] in key["key"]
     assert int(key["expirationTimeUsec"]) > emulator.clock.now() * 1e6 + 8 * HOUR_US
@@ -80,7 +80,7 @@ def test_the_key_expires_with_the_instances(emulator: Emulator, make: Make) -> N
     assert int(keys(emulator)[0]["expirationTimeUsec"]) < after
     [instance, _] = emulator.cloud.instances.values()
     emulator.clock.advance(10.5 * 24 * 3600)
-    assert emulator.cloud.os_login_keys(instance) == {USER: []}
+    assert emulator.cloud.access(instance)[1] == {USER: []}
     provider.delete_fleet("demo", lambda *_: None)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.emulator.errors import refusal
+from tests.emulator.messages import refusal
 
 Json = dict[str, Any]
 OS_LOGIN = "enable-oslogin"

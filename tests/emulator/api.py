@@ -14,10 +14,9 @@ from urllib.parse import parse_qsl, urlsplit
 from tests.emulator import bulk, instances, resources  # these modules register methods
 from tests.emulator.cloud import METHODS, STARTING, Call, Cloud
 from tests.emulator.discovery import Discovery, Method, discovery
-from tests.emulator.errors import Refusal, Violation, refusal
 from tests.emulator.faults import Faults, Rule
 from tests.emulator.governance import identity_of
-from tests.emulator.messages import Answer, Broken, Request, encode
+from tests.emulator.messages import Answer, Broken, Refusal, Request, encode, refusal
 from tests.emulator.services import SERVICES, NoTunnel, open_tunnel
 from tests.emulator.storage import answer_content, serves_content
 
@@ -41,7 +40,7 @@ class Api:
         self.cloud = cloud
         self.faults = faults
         self.calls: Counter[str] = Counter()
-        self.violations: list[Violation] = []
+        self.violations: list[str] = []
         self.needed: set[str] = set()
 
     def answer(self, request: Request) -> Answer:
@@ -50,12 +49,9 @@ class Api:
         Raises:
             Broken: the connection must end without an answer.
         """
+        endpoints = {"/emulator/tunnel": self._open_tunnel, "/token": self._grant_token}
+        call = self._serve_content if serves_content(request) else self._call
         try:
-            endpoints = {
-                "/emulator/tunnel": self._open_tunnel,
-                "/token": self._grant_token,
-            }
-            call = self._serve_content if serves_content(request) else self._answer
             return endpoints.get(request.path, call)(request)
         except Refusal as refused:
             return encode(refused.status, refused.body, refused.headers)
@@ -87,15 +83,13 @@ class Api:
 
     # --- calls
 
-    def _answer(self, request: Request) -> Answer:
-        path = urlsplit(request.target).path
-        matches = [(name, *match) for name in SERVICES if (match := discovery(name).match(request.verb, path))]
+    def _call(self, request: Request) -> Answer:
+        target = urlsplit(request.target).path
+        matches = [(name, *match) for name in SERVICES if (match := discovery(name).match(request.verb, target))]
         matches.sort(key=lambda each: each[1].id not in METHODS)  # two APIs may have a method at the same path
         if not matches:
             raise Refusal(404, "notFound", f"No method is at {request.verb} {request.path}")
-        return self._call(*matches[0], request)
-
-    def _call(self, service: str, method: Method, path: Mapping[str, str], request: Request) -> Answer:
+        service, method, path = matches[0]
         document, query = discovery(service), request.query
         self._count(method.id)
         body = self._check_request(document, method, {**query, **path}, request.body)
@@ -148,7 +142,7 @@ class Api:
 
     def _record(self, side: str, method: str, problems: list[str]) -> None:
         with self.cloud.clock.lock:
-            self.violations.append(Violation(side, method, problems))
+            self.violations.append(f"{side}: {method}: {'; '.join(problems)}")
 
     def _check_access(self, service: str, call: Call) -> None:
         cloud, caller = self.cloud, identity_of(call.token)

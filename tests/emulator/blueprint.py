@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tests.emulator import errors
 from tests.emulator.catalog import (
     ACCELERATORS,
     DISK_TYPES,
@@ -23,7 +22,7 @@ from tests.emulator.catalog import (
     Image,
     MachineType,
 )
-from tests.emulator.errors import Failure, bad_request, invalid, not_found, refusal
+from tests.emulator.messages import Failure, bad_request, failure, invalid, not_found, refusal
 
 Json = dict[str, Any]
 FindImage = Callable[[str], Image | None]
@@ -55,9 +54,9 @@ class Blueprint:
         disks: Disks to create for it, as Disk bodies without id and links.
         gpu_metric: Quota that its GPUs count against; chosen when it gets them.
         queue_s: Time for which the request may wait for capacity.
-        image: The image of its boot disk; None: the disk was made before the instance.
         reservation: Name of the reservation that it selects; empty: none.
         local_ssds: Number of its Local SSDs, attached or included.
+        image: The image of its boot disk.
     """
 
     project: str
@@ -72,9 +71,9 @@ class Blueprint:
     disks: list[Json] = field(default_factory=list)
     gpu_metric: str = ""
     queue_s: float = 0.0
-    image: Image | None = None
     reservation: str = ""
     local_ssds: int = 0
+    image: Image = field(init=False)
 
     @property
     def region(self) -> str:
@@ -115,7 +114,19 @@ class Blueprint:
 
     def stockout(self, zones_available: str = "") -> Failure:
         """Return the failure because of missing capacity, which names other zones."""
-        return errors.stockout(self.project, self.zone, self.machine_type.name, self.gpu, self.gpus, zones_available)
+        machine_type = self.machine_type.name
+        advice = f" Consider trying your request in the {zones_available} zone(s)." if zones_available else ""
+        with_gpus = f" with {self.gpus} {self.gpu} accelerator(s)" if self.gpu else ""
+        return failure(
+            "stockout",
+            project=self.project,
+            zone=self.zone,
+            machine_type=machine_type,
+            vm=f"A {machine_type} VM instance{with_gpus}",
+            attachment=f"{self.gpu}:{self.gpus}" if self.gpu else "",
+            advice=advice,
+            zones_available=zones_available,
+        )
 
 
 def fingerprint(value: object) -> str:
@@ -230,18 +241,27 @@ def _machine_type(given: Json, zone: str, bulk: bool) -> MachineType:
     return machine_type
 
 
+def refuse(*problems: tuple[object, str]) -> None:
+    """Raise Refusal with the text of the first problem whose condition is true."""
+    for condition, message in problems:
+        if condition:
+            raise bad_request(message)
+
+
 def _check_model(machine_type: MachineType, model: str, gpu: str, scheduling: Json, bulk: bool) -> None:
     """Raise Refusal unless machines of this type are sold and maintained so."""
-    if model not in machine_type.series.models:
-        raise bad_request(f"{machine_type.name} is not available with the provisioning model {model}.")
-    if model == FLEX_START and (bulk or (machine_type.family == "n1" and not gpu)):
-        refused_by = "instances.bulkInsert" if bulk else f"{machine_type.name} without GPUs"
-        raise bad_request(f"The provisioning model {FLEX_START} is not supported by {refused_by}.")
-    policy, possible = scheduling["onHostMaintenance"], machine_type.series.maintenance
-    if gpu and policy != "TERMINATE":
-        raise bad_request("Instances with guest accelerators do not support live migration.")
-    if model == STANDARD and policy not in possible:
-        raise bad_request(f"Instances of type {machine_type.name} must have onHostMaintenance {possible[0]}.")
+    name, policy, possible = machine_type.name, scheduling["onHostMaintenance"], machine_type.series.maintenance
+    refused_by = "instances.bulkInsert" if bulk else f"{name} without GPUs"
+    is_queued, is_plain = model == FLEX_START, machine_type.family == "n1" and not gpu
+    refuse(
+        (model not in machine_type.series.models, f"{name} is not available with the provisioning model {model}."),
+        (is_queued and (bulk or is_plain), f"The provisioning model {model} is not supported by {refused_by}."),
+        (gpu and policy != "TERMINATE", "Instances with guest accelerators do not support live migration."),
+        (
+            model == STANDARD and policy not in possible,
+            f"Instances of type {name} must have onHostMaintenance {possible[0]}.",
+        ),
+    )
 
 
 def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json], bulk: bool) -> tuple[str, int]:
@@ -256,15 +276,15 @@ def _gpus(project: str, zone: str, machine_type: MachineType, given: list[Json],
     accelerator = ACCELERATORS.get(name)
     if accelerator is None or zone not in accelerator.zones:
         raise not_found(f"projects/{project}/zones/{zone}/acceleratorTypes/{name}")
-    if (name, count) == (machine_type.gpu, machine_type.gpus):
-        return name, count
-    if machine_type.family != "n1" or not accelerator.counts:
-        raise bad_request(f"[{machine_type.name}, {name}] features are not compatible for creating instance.")
-    if count not in accelerator.counts:
-        counts = list(accelerator.counts)
-        raise bad_request(f"The number of GPU cards for '{name}' must be one of {counts}; {count} were requested.")
-    if machine_type.cpus > accelerator.max_cpus * count:
-        raise bad_request(f"[{machine_type.name}] has too many CPUs for {count} {name}.")
+    if (name, count) != (machine_type.gpu, machine_type.gpus):
+        is_attachable = machine_type.family == "n1" and accelerator.counts
+        counts, too_many_cpus = list(accelerator.counts), machine_type.cpus > accelerator.max_cpus * count
+        text = f"The number of GPU cards for '{name}' must be one of {counts}; {count} were requested."
+        refuse(
+            (not is_attachable, f"[{machine_type.name}, {name}] features are not compatible for creating instance."),
+            (count not in counts, text),
+            (too_many_cpus, f"[{machine_type.name}] has too many CPUs for {count} {name}."),
+        )
     return name, count
 
 
@@ -281,25 +301,23 @@ def complete_scheduling(given: Json) -> Json:
     is_kept |= scheduling["automaticRestart"]
     limit, end = scheduling.get("maxRunDuration"), scheduling.get("terminationTime")
     seconds, has_action = int((limit or {}).get("seconds", 0)), "instanceTerminationAction" in scheduling
-    if spot and is_kept:
-        raise bad_request(
-            "Scheduling must have preemptible be false when AutomaticRestart is true or it may migrate."
-        )
-    if limit is not None and end is not None:
-        raise bad_request("Scheduling must not have both maxRunDuration and terminationTime.")
-    for name, value in (("terminationTime", end), ("maxRunDuration", limit)):
-        if value is not None and not has_action:
-            raise bad_request(f"Scheduling must have instanceTerminationAction set when {name} is.")
-    if limit is not None and not 30 <= seconds <= 120 * 24 * 3600:
-        raise invalid("resource.scheduling.maxRunDuration", seconds, "It must be from 30 seconds to 120 days.")
-    if has_action and limit is end is None and model == STANDARD and not spot:
-        raise bad_request("instanceTerminationAction is only for Spot VMs and VMs with a limited run time.")
-    if model == FLEX_START and is_kept:
-        raise bad_request("Flex-start VMs must have automaticRestart false and onHostMaintenance TERMINATE.")
-    if model == FLEX_START and not 600 <= seconds <= LONGEST_PREEMPTIBLE_S:
-        raise invalid("resource.scheduling.maxRunDuration", seconds, "Flex-start VMs run for 10 minutes to 7 days.")
-    if model == RESERVATION_BOUND and not has_action:
-        raise bad_request(f"Scheduling must have instanceTerminationAction set for {RESERVATION_BOUND}.")
+    is_queued, is_bound = model == FLEX_START, model == RESERVATION_BOUND
+    has_limit, has_end = limit is not None, end is not None
+    refuse(
+        (spot and is_kept, "preemptible must be false when AutomaticRestart is true or it may migrate."),
+        (has_limit and has_end, "Scheduling must not have both maxRunDuration and terminationTime."),
+        (
+            (has_limit or has_end or is_bound) and not has_action,
+            "Scheduling must have instanceTerminationAction set with a run time or a reservation.",
+        ),
+        (has_limit and not 30 <= seconds <= 120 * 24 * 3600, "maxRunDuration must be from 30 seconds to 120 days."),
+        (
+            has_action and not (has_limit or has_end or spot) and model == STANDARD,
+            "instanceTerminationAction is only for Spot VMs and VMs with a limited run time.",
+        ),
+        (is_queued and is_kept, "Flex-start VMs must neither restart automatically nor migrate."),
+        (is_queued and not 600 <= seconds <= LONGEST_PREEMPTIBLE_S, "Flex-start VMs run for 10 minutes to 7 days."),
+    )
     return scheduling
 
 
@@ -343,7 +361,8 @@ def _disks(blueprint: Blueprint, given: list[Json], find_image: FindImage) -> No
         image = find_image(source)
         if image is None:
             raise not_found(source)
-        blueprint.image = blueprint.image if index else image
+        if not index:
+            blueprint.image = image
         made = _new_disk(blueprint, disk, index, image)
         blueprint.disks.append(made)
         size = {"source": made["name"], "diskSizeGb": made["sizeGb"]}
@@ -364,20 +383,18 @@ def _attached(index: int, kind: str, name: str, **fields: Any) -> Json:
 
 def _check_local_ssds(machine_type: MachineType, scratch: list[Json]) -> None:
     """Raise Refusal unless the machine type can have these Local SSDs."""
+    allowed = machine_type.local_ssd_counts
     for disk in scratch:
         params = disk.get("initializeParams", {})
-        if last(params.get("diskType", "")) != "local-ssd" or disk.get("interface") != "NVME":
-            raise bad_request("Scratch disks must have the type local-ssd; this image needs the interface NVME.")
-        if not disk.get("autoDelete"):
-            raise bad_request("Scratch disks must have autoDelete set to true.")
-        if str(params.get("diskSizeGb", disk.get("diskSizeGb", "375"))) != "375":
-            raise bad_request("Local SSDs have 375 GB.")
-    allowed = machine_type.local_ssd_counts
-    if len(scratch) not in allowed:
-        raise bad_request(
-            f"Number of local SSDs for an instance of type {machine_type.name} should be one of {list(allowed)}, "
-            f"while [{len(scratch)}] is requested."
+        is_nvme = last(params.get("diskType", "")) == "local-ssd" and disk.get("interface") == "NVME"
+        size_gb = str(params.get("diskSizeGb", disk.get("diskSizeGb", "375")))
+        refuse(
+            (not is_nvme, "Scratch disks must have the type local-ssd; this image needs the interface NVME."),
+            (not disk.get("autoDelete"), "Scratch disks must have autoDelete set to true."),
+            (size_gb != "375", "Local SSDs have 375 GB."),
         )
+    text = f"Number of local SSDs for an instance of type {machine_type.name} should be one of {list(allowed)}"
+    refuse((len(scratch) not in allowed, f"{text}, while [{len(scratch)}] is requested."))
 
 
 def check_stop_action(scheduling: Json, local_ssds: int) -> None:
@@ -389,10 +406,10 @@ def check_stop_action(scheduling: Json, local_ssds: int) -> None:
     discards = bool(scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd"))
     has_end = any(scheduling.get(key) for key in ("maxRunDuration", "terminationTime"))
     stops = scheduling.get("instanceTerminationAction") == "STOP" and has_end
-    if stops and local_ssds and not discards:
-        raise bad_request("Instances with Local SSDs cannot be stopped at their end unless discardLocalSsd is true.")
-    if discards and not (stops and local_ssds):
-        raise bad_request("discardLocalSsd is only for instances with Local SSDs that are stopped at their end.")
+    refuse(
+        (stops and local_ssds and not discards, "Stopping instances with Local SSDs requires discardLocalSsd."),
+        (discards and not (stops and local_ssds), "discardLocalSsd is only for stopped instances with Local SSDs."),
+    )
 
 
 def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Json:
@@ -404,15 +421,17 @@ def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Jso
     kind = last(params.get("diskType") or "pd-standard")
     if kind not in DISK_TYPES:
         raise not_found(f"projects/{blueprint.project}/zones/{blueprint.zone}/diskTypes/{kind}")
-    if kind not in machine_type.series.disks:
-        raise bad_request(f"{kind} disk type cannot be used by {machine_type.name} machine type.")
-    if image.architecture != machine_type.series.architecture:
-        raise bad_request(
-            f"Requested boot disk architecture ({image.architecture}) is not compatible with machine type "
-            f"architecture ({machine_type.series.architecture})."
-        )
-    if not image.gvnic and blueprint.needs_gvnic:
-        raise bad_request("The image does not have the guest OS feature GVNIC, which the network interface requires.")
+    architectures = image.architecture, machine_type.series.architecture
+    mixed = "Requested boot disk architecture ({}) is not compatible with machine type architecture ({})."
+    no_gvnic = "The image does not have the guest OS feature GVNIC, which the network interface requires."
+    refuse(
+        (
+            kind not in machine_type.series.disks,
+            f"{kind} disk type cannot be used by {machine_type.name} machine type.",
+        ),
+        (architectures[0] != architectures[1], mixed.format(*architectures)),
+        (not image.gvnic and blueprint.needs_gvnic, no_gvnic),
+    )
     labels = params.get("labels", {})
     check_labels(labels, f"{at}.initializeParams.labels")
     return {

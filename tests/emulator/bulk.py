@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tests.emulator import creation, errors, instances, lifecycle
+from tests.emulator import creation, instances, lifecycle, messages
 from tests.emulator.blueprint import Blueprint, draw
 from tests.emulator.cloud import Call, Cloud, Instance, starting
-from tests.emulator.errors import Failure, invalid, refusal
 from tests.emulator.faults import Rule
-from tests.emulator.operations import Done, Launch, Operation, Work
+from tests.emulator.messages import Failure, invalid, refusal
+from tests.emulator.operations import Done, Operation, Work
 from tests.emulator.resources import find_image
 
 Json = dict[str, Any]
@@ -85,18 +85,14 @@ def _launch(cloud: Cloud, call: Call, bulk: _Bulk) -> Json:
     """Start the operation."""
     group = str(uuid.uuid4())
 
-    def begin() -> Failure | None:
-        failure = call.fault.failure() if call.fault else None
-        if failure is not None:
-            return failure
+    def begin() -> None:
         _begin(cloud, bulk, group, parent)
-        return None
 
     def finish(done: Done) -> None:
         _finish(cloud, bulk, parent, done)
 
     target = f"{cloud.base}/{call.scope}/instances"
-    parent = cloud.launch(call, "bulkInsert", target, Work(begin, finish), group=group)
+    parent = lifecycle.launch(cloud, call, target, begin, finish, operationGroupId=group)
     return parent.body
 
 
@@ -131,7 +127,6 @@ def _struck(bulk: _Bulk, drawn: Blueprint) -> Failure | None:
 
 def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Failure | None) -> Operation:
     target = f"{cloud.base}/zones/{bulk.zone}/instances/{drawn.name}"
-    launch = Launch(f"zones/{bulk.zone}", "insert", target, group=group)
     made = bulk.made
 
     def finish(done: Done) -> None:
@@ -141,7 +136,8 @@ def _child(cloud: Cloud, bulk: _Bulk, drawn: Blueprint, group: str, failure: Fai
                 lifecycle.start(cloud, instance)
         done(None)
 
-    return cloud.operations.launch(launch, Work(lambda: failure, finish))
+    work = Work(lambda: failure, finish)
+    return cloud.operations.launch(f"zones/{bulk.zone}", "insert", target, work, operationGroupId=group)
 
 
 def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
@@ -150,15 +146,14 @@ def _finish(cloud: Cloud, bulk: _Bulk, parent: Operation, done: Done) -> None:
     if pending:
         pending[-1].followers.append(lambda: _finish(cloud, bulk, parent, done))
         return
-    fault = bulk.fault.kind if bulk.fault else ""
     if not bulk.failed:
         _show(bulk, parent, "DONE", 0)
-        done(errors.failure("internal") if fault == "fails-after" else None)
+        done(None)
         return
     causes = tuple(error for failure in bulk.failures[:1] for error in failure.errors)
-    minimum = errors.failure("minimum", count=bulk.min_count)
+    minimum = messages.failure("minimum", count=bulk.min_count)
     failure = Failure((*minimum.errors, *causes), minimum.http)
-    if fault == "partial-left":
+    if bulk.fault and bulk.fault.kind == "partial-left":
         _show(bulk, parent, "DONE", 0)
         done(failure)
         return

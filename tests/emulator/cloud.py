@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,13 +16,13 @@ from tests.emulator.blueprint import Blueprint, check_metadata, last, project_of
 from tests.emulator.catalog import ZONES, Image, compute_skus, numeric_id
 from tests.emulator.clock import Clock
 from tests.emulator.discovery import Method
-from tests.emulator.disk import SSH_PORT
-from tests.emulator.errors import Failure, Refusal, not_found
+from tests.emulator.disk import SSH_PORT, Access, GuestSpec
 from tests.emulator.faults import Rule
 from tests.emulator.governance import Governance
-from tests.emulator.guests import Guest, Guests, GuestSpec
+from tests.emulator.guests import Guest, Guests
 from tests.emulator.limits import Limits, Usage, disk_quota
-from tests.emulator.operations import Launch, Operation, Operations, Work
+from tests.emulator.messages import Failure, Refusal, not_found
+from tests.emulator.operations import Operation, Operations
 from tests.emulator.storage import Storage
 
 Json = dict[str, Any]
@@ -105,8 +104,6 @@ class Instance:
         attributes: Guest attributes by namespace and key.
         latest: The last operation on it; the next operation begins after it.
         starts: Number of its starts.
-        updates: Changes of its metadata that the guest does not have yet, in their order.
-        updating: Held while the guest takes one of them.
     """
 
     blueprint: Blueprint
@@ -117,8 +114,6 @@ class Instance:
     attributes: dict[tuple[str, str], str] = field(default_factory=dict)
     latest: Operation | None = None
     starts: int = 0
-    updates: deque[Callable[[], None]] = field(default_factory=deque)
-    updating: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def status(self) -> str:
@@ -128,11 +123,6 @@ class Instance:
     def metadata(self) -> dict[str, str]:
         """Return its metadata items."""
         return items_of(self.body["metadata"])
-
-    def update_guest(self) -> None:
-        """Pass the oldest change of the metadata to the guest; the threads that call this may be in any order."""
-        with self.updating:
-            self.updates.popleft()()
 
 
 def items_of(metadata: Json) -> dict[str, str]:
@@ -221,7 +211,6 @@ class Cloud:
         """Set the URL and TCP port of the server that shows this cloud."""
         self.root = f"{url}/compute/v1"
         self.base = f"{self.root}/projects/{self.project}"
-        self.operations.base = self.base
         self._address_stem = f"127.{port >> 8}.{port & 255}"
 
     def serve_google(self, hosts: Sequence[str], certificate: str) -> str:
@@ -281,14 +270,6 @@ class Cloud:
         """Return a numeric id that no resource has."""
         self._serial += 1
         return numeric_id(f"{self.clock.now()} {self._serial}")
-
-    def launch(self, call: Call, kind: str, target: str, work: Work, **more: Any) -> Operation:
-        """Start the operation that answers `call`; `more` are fields of Launch, and ``after``."""
-        fault, after = call.fault, more.pop("after", None)
-        extra_s = fault.seconds if fault and fault.kind == "slow-operation" else 0.0
-        client_id = call.query.get("requestId", "")
-        launch = Launch(call.scope, kind, target, client_id=client_id, extra_s=extra_s, **more)
-        return self.operations.launch(launch, work, after)
 
     def instance(self, zone: str, name: str) -> Instance:
         """Return the instance with this name or id.
@@ -350,26 +331,19 @@ class Cloud:
 
     def guest_spec(self, instance: Instance) -> GuestSpec:
         """Return the properties of the guest of `instance`, which follow from it and from the project."""
-        blueprint, number = instance.blueprint, instance.body["id"]
+        blueprint = instance.blueprint
         is_online = blueprint.external or self._has_nat(instance.body["networkInterfaces"][0])
         return GuestSpec(
-            name=blueprint.name,
-            zone=blueprint.zone,
-            project=self.project,
-            id=number,
+            blueprint=blueprint,
+            id=instance.body["id"],
             address=instance.address,
-            gpus=blueprint.gpus,
-            gpu=blueprint.gpu,
-            metadata=self.guest_metadata(instance),
-            os_login_keys=self.os_login_keys(instance),
-            directory=self.directory / number,
-            image=blueprint.image,
+            directory=self.directory / instance.body["id"],
+            access=self.access(instance),
+            clock=self.clock,
             index=is_online,
             hosts=self.google_hosts if is_online else (),
             certificate=self.google_certificate,
             service_accounts=tuple(instance.body.get("serviceAccounts", ())),
-            clock=self.clock,
-            local_ssds=blueprint.local_ssds,
         )
 
     def _has_nat(self, interface: Json) -> bool:
@@ -387,30 +361,25 @@ class Cloud:
             for nat in nats
         )
 
-    def guest_metadata(self, instance: Instance) -> dict[str, str]:
-        """Return the metadata items of an instance, and of its project those that decide who may log in.
+    def access(self, instance: Instance) -> Access:
+        """Return the metadata items of a guest, and the keys by user that OS Login grants on it, if it uses it.
 
-        An item of the instance wins; its SSH keys and those of the project count, unless it blocks the latter.
+        Of the items of the project, only those count that decide who may log in. An item of the instance wins; its
+        SSH keys and those of the project count, unless it blocks the latter.
         """
         project = items_of(self.metadata)
         items = {key: value for key, value in project.items() if key == OS_LOGIN} | instance.metadata()
         if items.get("block-project-ssh-keys", "").upper() != "TRUE":
             keys = [*filter(None, (items.get("ssh-keys"), project.get("ssh-keys")))]
             items |= {"ssh-keys": "\n".join(keys)} if keys else {}
-        return items
-
-    def os_login_keys(self, instance: Instance) -> dict[str, list[str]]:
-        """Return the keys by user that OS Login grants on an instance, if the instance uses it."""
         has_account = bool(instance.body.get("serviceAccounts"))
-        return self.profiles.granted(self.denied, has_service_account=has_account, now=self.clock.now())
+        return items, self.profiles.granted(self.denied, has_service_account=has_account, now=self.clock.now())
 
     def update_guests(self, *instances: Instance) -> None:
-        """Pass the current metadata, and the keys of OS Login, to the guests of `instances`, or to all."""
+        """Let the guests of `instances`, or all, take the current metadata and the keys of OS Login."""
         for instance in instances or tuple(self.instances.values()):
             if instance.guest:
-                metadata, keys = self.guest_metadata(instance), self.os_login_keys(instance)
-                instance.updates.append(partial(instance.guest.update_metadata, metadata, keys))
-                self.aside(instance.update_guest)
+                self.aside(partial(instance.guest.update, partial(self.access, instance)))
 
     def change_firewall(self) -> None:
         """Let changed firewall rules take effect, after `propagation_s`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.emulator.blueprint import Blueprint, last, project_of
 from tests.emulator.cloud import Cloud
-from tests.emulator.errors import Refusal, bad_request, invalid, not_found, refusal
 from tests.emulator.governance import DEFAULT_ACCOUNT
+from tests.emulator.messages import Refusal, bad_request, invalid, not_found, refusal
 
 Json = dict[str, Any]
 ACT_AS = "iam.serviceAccounts.actAs"

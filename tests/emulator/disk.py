@@ -15,14 +15,15 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from provision.keys import generate_ed25519
 from provision.local import sshd
 from tests.emulator.accounts import Accounts
-from tests.emulator.catalog import ACCELERATORS, IMAGES, Image
+from tests.emulator.blueprint import Blueprint
+from tests.emulator.catalog import ACCELERATORS
 from tests.emulator.clock import Clock
 from tests.emulator.space import UP
 
@@ -45,61 +46,39 @@ _TURING = 7.5
 """The lowest compute capability that NVIDIA's open kernel modules support."""
 
 
+Access = tuple[Mapping[str, str], Mapping[str, list[str]]]
+"""Metadata items of a guest, and the keys by user with which OS Login grants access if the items enable it."""
+
+
 @dataclass(frozen=True)
 class GuestSpec:
     """The properties of a guest.
 
     Attributes:
-        name: Of the instance.
-        zone: Its zone.
-        project: Whose it is.
+        blueprint: The instance.
         id: Its number.
         address: Loopback address of its own.
-        gpus: How many.
-        gpu: Their type, ``nvidia-tesla-t4``; empty where it has none.
-        metadata: Its metadata items.
         directory: Of all its files; its own, and gone with it.
-        image: The image of its boot disk; None: unknown, without a driver.
-        variables: Environment variables of all sessions.
-        hosts: Further lines of its /etc/hosts.
-        index: Whether pip finds packages.
-        os_login_keys: Keys by user that log in if its metadata enables OS Login.
-        certificate: Certificate authority that its image trusts, PEM.
-        service_accounts: Its service account with its scopes, as the instance has it; empty: none.
+        access: Its metadata items and keys of OS Login at first.
         clock: Its time, which the program ``date`` and the metadata server show.
-        local_ssds: Number of its Local SSDs.
+        index: Whether pip finds packages.
+        hosts: Further lines of its /etc/hosts.
+        certificate: Certificate that its image trusts, PEM.
+        service_accounts: Its service account with its scopes, as the instance has it; empty: none.
         agents: Directory of its first account, of agents that fleet has compiled; None: in the home directory.
     """
 
-    name: str
-    zone: str
-    project: str
+    blueprint: Blueprint
     id: str
     address: str
-    gpus: int
-    gpu: str
-    metadata: Mapping[str, str]
     directory: Path
-    image: Image | None = IMAGES[0]
-    variables: Mapping[str, str] = field(default_factory=dict)
-    hosts: tuple[str, ...] = ()
-    index: bool = True
-    os_login_keys: Mapping[str, list[str]] = field(default_factory=dict)
-    certificate: str = ""
-    service_accounts: tuple[Mapping[str, Any], ...] = ()
-    clock: Clock = field(default_factory=Clock)
-    local_ssds: int = 0
+    access: Access
+    clock: Clock
+    index: bool
+    hosts: tuple[str, ...]
+    certificate: str
+    service_accounts: tuple[Mapping[str, Any], ...]
     agents: Path | None = None
-
-    @property
-    def driver(self) -> str:
-        """Return the kernel modules of NVIDIA's driver on its image: ``open``, ``proprietary``; empty: none."""
-        return self.image.driver if self.image else ""
-
-    @property
-    def cloud_init(self) -> bool:
-        """Return whether its image has cloud-init, which prints the host keys on the console."""
-        return self.image is None or self.image.cloud_init
 
 
 class Disk:
@@ -115,13 +94,14 @@ class Disk:
     """
 
     def __init__(self, spec: GuestSpec, python: Path) -> None:
-        self._gpu = ACCELERATORS[spec.gpu].smi if spec.gpus else ()
+        self._drawn = drawn = spec.blueprint
+        self._gpu = ACCELERATORS[drawn.gpu].smi if drawn.gpus else ()
         self._spec = spec
         self._python = python
         self._directory = spec.directory.resolve()
         self._etc = self._directory / "etc"
         self.accounts = Accounts(self._etc, self._seen(Path("/home")), self._seen(Path("/root")))
-        self.domain_name = f"{spec.name}.{spec.zone}.c.{spec.project}.internal"
+        self.domain_name = f"{drawn.name}.{drawn.zone}.c.{drawn.project}.internal"
 
     def _seen(self, place: Path) -> Path:
         """Return the path at which the guest sees `place`."""
@@ -134,7 +114,7 @@ class Disk:
             nologin: Refuse logins of users until `allow_logins`.
             late_driver: NVIDIA's driver is not there until `load_driver`.
         """
-        files = self._spec.image.files if self._spec.image else None
+        files = self._drawn.image.files
         if files and files.exists() and not self._directory.exists():
             _copy(files, self._directory)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -149,7 +129,7 @@ class Disk:
         for name in ("sshd", "emulator/sessions", "emulator/units"):
             (self._seen(Path("/run")) / name).mkdir(mode=0o755, parents=True)
         (self._seen(Path("/var/lib")) / "dpkg").mkdir(parents=True, exist_ok=True)
-        for number in range(self._spec.local_ssds):
+        for number in range(self._drawn.local_ssds):
             ssd = self._local_ssds / "by-id" / f"google-local-nvme-ssd-{number}"
             if not ssd.exists():
                 ssd.parent.mkdir(parents=True, exist_ok=True)
@@ -162,15 +142,15 @@ class Disk:
             self._driver.write_text(_ABSENT)
         (self._etc / "pam.d").mkdir(exist_ok=True)
         shutil.copy(_IMAGES / "pam_sshd", self._etc / "pam.d" / "sshd")
-        (self._etc / "image.sh").write_text(self._spec.image.login_script if self._spec.image else "")
+        (self._etc / "image.sh").write_text(self._drawn.image.login_script)
         (self._directory / "memory").mkdir(exist_ok=True)
         (self._directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         machine_id = self._etc / "machine-id"
         if not machine_id.exists() or not machine_id.read_text().strip():  # as systemd does, also if it is empty
             machine_id.write_text(f"{uuid.uuid4().hex}\n")
-        (self._etc / "hostname").write_text(f"{self._spec.name}\n")
+        (self._etc / "hostname").write_text(f"{self._drawn.name}\n")
         (self._etc / "hosts").write_text(
-            f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._spec.name}  # Added by Google\n"
+            f"127.0.0.1 localhost\n{self._spec.address} {self.domain_name} {self._drawn.name}  # Added by Google\n"
             + "".join(f"{line}\n" for line in self._spec.hosts)
         )
         (self._etc / "authority.pem").write_text(self._spec.certificate)
@@ -229,17 +209,16 @@ class Disk:
     @property
     def _visible_gpus(self) -> int:
         """Number of GPUs that the driver of the image supports."""
-        if not self._spec.gpus or not self._spec.driver:
-            return 0
-        supported = self._spec.driver != "open" or float(self._gpu[3]) >= _TURING
-        return self._spec.gpus if supported else 0
+        driver = self._drawn.image.driver if self._gpu else ""
+        is_supported = driver and (driver != "open" or float(self._gpu[3]) >= _TURING)
+        return self._drawn.gpus if is_supported else 0
 
     def _host_key(self) -> str:
         directory = self._etc / "ssh"
         directory.mkdir(exist_ok=True)
         private, public = directory / "ssh_host_ed25519_key", directory / "ssh_host_ed25519_key.pub"
         if not public.exists():
-            pair = generate_ed25519(f"root@{self._spec.name}")
+            pair = generate_ed25519(f"root@{self._drawn.name}")
             private.touch(0o600)
             private.write_text(pair.private)
             public.write_text(f"{pair.public}\n")
@@ -253,12 +232,13 @@ class Disk:
         shutil.copy(directory / "shutdown", directory / "reboot")
         # Not a link: an environment created through a link looks for the standard library next to the link.
         (directory / "python3").write_text(f'#!/bin/sh\nexec {shlex.quote(str(self._python))} "$@"\n')
-        for name in ("apt_get", "unattended_upgrade", *(["nvidia_smi"] if self._spec.driver and self._gpu else [])):
+        has_driver = bool(self._gpu and self._drawn.image.driver)
+        for name in ("apt_get", "unattended_upgrade", *(["nvidia_smi"] if has_driver else [])):
             source = (_IMAGES / f"{name}.py").read_text()
             (directory / name.replace("_", "-")).write_text(f"#!{_BIN}/python3 -IS\n{source}")
         for program in directory.iterdir():
             program.chmod(0o755)
-        if self._gpu and self._spec.driver:
+        if has_driver:
             name, memory, power, capability = self._gpu
             properties = {
                 "count": self._visible_gpus,
@@ -294,7 +274,7 @@ class Disk:
         lines = [
             "set -eu",
             f"cd {shlex.quote(str(self._directory))}",
-            f"echo {shlex.quote(self._spec.name)} > /proc/sys/kernel/hostname",
+            f"echo {shlex.quote(self._drawn.name)} > /proc/sys/kernel/hostname",
             (_IMAGES / "boot.sh").read_text(),
         ]
         lines += self._covers([*_needed(self._python), index, self._python.parents[1]])
@@ -338,7 +318,7 @@ class Disk:
         return lines
 
     def _environment(self, index: Path, metadata: str) -> Mapping[str, str]:
-        variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1", **self._spec.variables}
+        variables = {"GCE_METADATA_HOST": metadata, "PIP_NO_INDEX": "1"}
         if self._spec.index:
             variables["PIP_FIND_LINKS"] = index.as_uri()
         if self._spec.agents:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from tests.emulator import errors
+from tests.emulator import messages
 from tests.emulator.catalog import ZONES
-from tests.emulator.errors import REFUSALS, Failure, Refusal
+from tests.emulator.messages import REFUSALS, Failure, Refusal
 
 if TYPE_CHECKING:
     from tests.emulator.blueprint import Blueprint
 
+Json = dict[str, Any]
 BULK = "compute.instances.bulkInsert"
 CREATING = ("compute.instances.insert", BULK)
 _HTTP = ("401", "403-disabled", "403-forbidden", "403-rate", "404", "409", "412", "429", "500", "503", "quota-http")
@@ -58,8 +57,7 @@ class Rule:
         status: Of ``http``.
         reason: Of ``http``.
         message: Of ``http`` and ``operation-error``.
-        body: Of these two: JSON of the whole error, with the HTTP status `status`; empty: made of the others. In the
-            JSON of a rule, it may be an object.
+        body: Of these two: the whole error, with the HTTP status `status`; empty: made of the others.
     """
 
     kind: str
@@ -80,7 +78,7 @@ class Rule:
     status: int = 400
     reason: str = "badRequest"
     message: str = "Internal error. Please try again or contact Google Support."
-    body: str = ""
+    body: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -105,7 +103,7 @@ class Rule:
         """Return the HTTP error that it is; None: it is none."""
         if self.kind == "http":
             refusal = Refusal(self.status, self.reason, self.message)
-            refusal.body = json.loads(self.body) if self.body else refusal.body
+            refusal.body = self.body or refusal.body
             return refusal
         if self.kind not in REFUSALS:
             return None
@@ -114,19 +112,20 @@ class Rule:
         values["title"] = "Compute Engine API" if self.service.startswith("compute.") else self.service
         everywhere = "ALL_REGIONS" in self.metric
         values["where"] = "globally" if everywhere else f"in region {ZONES.get(place, place)}"
-        return errors.refusal(self.kind, **values)
+        return messages.refusal(self.kind, **values)
 
     def failure(self, drawn: Blueprint | None = None) -> Failure | None:
         """Return the failure of an operation before its effect, or of a machine; None: it does not fail."""
         if self.kind == "operation-error":
-            given = Failure(tuple(json.loads(self.body)["errors"]), self.status) if self.body else None
-            return given or errors.failure(self.kind, code=self.code, message=self.message)
+            if self.body:
+                return Failure(tuple(self.body["errors"]), self.status)
+            return messages.failure(self.kind, code=self.code, message=self.message)
         if drawn is None:
             return None
         if self.kind == "quota":
-            return errors.quota(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else drawn.region)
+            return messages.quota(self.metric, self.limit, "" if "ALL_REGIONS" in self.metric else drawn.region)
         if self.kind in ("stockout-plain", "preempted"):
-            return errors.failure(self.kind, project=drawn.project, zone=drawn.zone)
+            return messages.failure(self.kind, project=drawn.project, zone=drawn.zone)
         return drawn.stockout(self.zones_available) if self.kind in ("stockout", "disk-left") else None
 
     def _can_strike(self, method: str, makes_operation: bool) -> bool:
@@ -159,17 +158,6 @@ class Faults:
         with self._lock:
             self._rules.append(rule)
         return rule
-
-    def add_json(self, **given: Any) -> Rule:
-        """Put a rule in force that came as JSON.
-
-        Raises:
-            TypeError: a field is unknown.
-            ValueError: the kind is unknown.
-        """
-        if isinstance(given.get("body"), Mapping):
-            given["body"] = json.dumps(given["body"])
-        return self.add(**given)
 
     def clear(self) -> None:
         """Put no rule in force."""

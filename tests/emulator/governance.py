@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.errors import Refusal, refusal
+from tests.emulator.messages import Refusal, refusal
 
 Json = dict[str, Any]
 COMPUTE = "compute.googleapis.com"

@@ -14,18 +14,16 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from provision.keys import generate_ed25519
+from provision.keys import fingerprint, generate_ed25519
 from provision.local import sshd
 from tests.emulator import packages, python, space
 from tests.emulator.accounts import FIRST_UID, granted, uses_os_login
-from tests.emulator.catalog import Image
-from tests.emulator.console import Console
-from tests.emulator.disk import SSH_PORT, STARTUP, Disk, GuestSpec
+from tests.emulator.disk import SSH_PORT, STARTUP, Access, Disk, GuestSpec
 from tests.emulator.governance import account_metadata
 from tests.emulator.metadata import POWER_OFF, Metadata, MetadataServer, may_publish
 
@@ -65,20 +63,73 @@ class BootDelays:
     driver_s: float = 0.0
 
 
-class Guest(Protocol):
-    """The emulator's interface to a guest."""
+class Console:
+    """The serial console of a guest, in the format of an Ubuntu image of Compute Engine.
+
+    Args:
+        name: Host name of the guest.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lines: list[str] = []
+
+    def text(self) -> str:
+        """Return the whole output."""
+        return "".join(f"{line}\r\n" for line in list(self._lines))
+
+    def boot(self) -> None:
+        """Print the first messages of the firmware, the kernel, and systemd."""
+        self._lines += ["SeaBIOS (version 1.8.2-google)", "Booting from Hard Disk 0..."]
+        self.kernel("Linux version 6.14.0-1021-gcp (buildd@lcy02-amd64-051) #22~24.04.1-Ubuntu SMP")
+        self.kernel(f"systemd[1]: Hostname set to <{self._name}>.")
+
+    def kernel(self, words: str) -> None:
+        """Print a message of the kernel."""
+        self._lines.append(f"[{time.monotonic() % 1e6:12.6f}] {words}")
+
+    def host_key(self, public: str) -> None:
+        """Print cloud-init's report of the host key."""
+        key, mark = f"{' '.join(public.split()[:2])} root@{self._name}", "SSH HOST KEY"
+        prefix = f"<14>{_now()} cloud-init: "
+        shown = f"256 {fingerprint(public)} root@{self._name} (ED25519)"
+        self._lines += [f"{prefix}-----BEGIN {mark} FINGERPRINTS-----", prefix + shown]
+        self._lines += [f"{prefix}-----END {mark} FINGERPRINTS-----"]
+        self._lines += [f"-----BEGIN {mark} KEYS-----", key, f"-----END {mark} KEYS-----"]
+
+    def program(self, program: str, pid: int, words: str) -> None:
+        """Print a line of a program, as the journal forwards it."""
+        self._lines.append(f"{_now()} {self._name} {program}[{pid}]: {words}")
+
+
+def _now() -> str:
+    return time.strftime("%b %e %H:%M:%S", time.gmtime())
+
+
+class Guest:
+    """The emulator's interface to a guest, and one that has no disk and no processes.
+
+    Args:
+        spec: The properties of the guest.
+    """
+
+    def __init__(self, spec: GuestSpec) -> None:
+        self._spec = spec
+        self._items = dict(spec.access[0])
+        self._console = Console(spec.blueprint.name)
 
     def boot(self, external: str = "") -> None:
         """Start it with this external address; returns at once."""
 
-    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
-        """Set its metadata items, and grant access to the users that they name, or that OS Login names."""
+    def update(self, access: Callable[[], Access]) -> None:
+        """Set its present metadata items, and grant access to the users of the items, or to those of OS Login."""
 
     def admit(self, decide: Callable[[], bool]) -> None:
         """Let its sshd answer new connections if `decide` returns true, else leave them without an answer."""
 
     def serial(self) -> str:
         """Return its console output so far."""
+        return self._console.text()
 
     def report(self, key: str, value: str | Mapping[str, str]) -> None:
         """Let its metadata server report a preemption, or maintenance of its host."""
@@ -99,7 +150,6 @@ class Guest(Protocol):
         """End it, and delete its files."""
 
 
-__all__ = ["Guest", "GuestSpec"]
 Guests = Callable[[GuestSpec, Publish], Guest]
 
 
@@ -110,70 +160,45 @@ def obstacle() -> str:
     return space.obstacle() or space.cannot_listen(SSH_PORT)
 
 
-class NoGuest:
+class NoGuest(Guest):
     """An instance without a computer: it publishes its host key while `boot` is called, and powers off in time."""
 
     def __init__(self, spec: GuestSpec, publish: Publish) -> None:
-        self._metadata = spec.metadata
+        super().__init__(spec)
         self._publish = publish
-        self._console = Console(spec.name)
-        self._prints_key = spec.cloud_init
-        self._key = generate_ed25519(f"root@{spec.name}").public
-        self._clock = spec.clock
+        self._key = generate_ed25519(f"root@{spec.blueprint.name}").public
         self._boots = 0
 
     def boot(self, external: str = "") -> None:
         self._console.boot()
         self._boots += 1
         self._await_stop_time()
-        if self._prints_key:
+        if self._spec.blueprint.image.cloud_init:
             self._console.host_key(self._key)
-        if may_publish(self._metadata):
+        if may_publish(self._items):
             self._publish(*HOST_KEY, self._key.split()[1])
 
-    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
+    def update(self, access: Callable[[], Access]) -> None:
         """Take other items; of fleet's startup script it confirms two of them, and powers off in time."""
-        self._metadata = items
-        if may_publish(items) and "startup-script" in items:
+        self._items = dict(access()[0])
+        if may_publish(self._items) and "startup-script" in self._items:
             for item, attribute in (("fleet-stop-at", "stop-at"), ("fleet-image", "image")):
-                if item in items:
-                    self._publish("fleet", attribute, items[item])
+                if item in self._items:
+                    self._publish("fleet", attribute, self._items[item])
         self._await_stop_time()
 
     def _await_stop_time(self) -> None:
-        at, boots = self._metadata.get("fleet-stop-at", "0"), self._boots
+        at, boots = self._items.get("fleet-stop-at", "0"), self._boots
 
         def power_off() -> None:
-            if boots == self._boots and self._metadata.get("fleet-stop-at") == at:
+            if boots == self._boots and self._items.get("fleet-stop-at") == at:
                 self._publish(*POWER_OFF)
 
-        if at != "0" and "startup-script" in self._metadata:
-            self._clock.call_at(float(at), power_off)
-
-    def admit(self, decide: Callable[[], bool]) -> None:
-        """Do nothing: it has no sshd."""
-
-    def serial(self) -> str:
-        return self._console.text()
-
-    def report(self, key: str, value: str | Mapping[str, str]) -> None:
-        """Do nothing: no process runs on it."""
-
-    def follow_clock(self) -> None:
-        """Do nothing: no process runs on it."""
+        if at != "0" and "startup-script" in self._items:
+            self._spec.clock.call_at(float(at), power_off)
 
     def power_off(self) -> None:
         self._boots += 1
-        self._console.power_off()
-
-    def restart(self) -> None:
-        """Do nothing: no process runs on it."""
-
-    def save(self, directory: Path) -> None:
-        """There is nothing to copy."""
-
-    def remove(self) -> None:
-        """There is nothing to remove."""
 
 
 class SshGuests:
@@ -206,19 +231,18 @@ class SshGuests:
                 if self._agents:
                     self._agents.mkdir(mode=0o700, parents=True, exist_ok=True)
                     os.chown(self._agents, FIRST_UID, FIRST_UID)
-            interpreter = self._interpreter(spec.image)
+            interpreter = self._interpreter(spec.blueprint.image.is_managed)
         return SshGuest(replace(spec, agents=self._agents), publish, self._packages, interpreter, self.boot)
 
-    def _interpreter(self, image: Image | None) -> Path:
+    def _interpreter(self, is_managed: bool) -> Path:
         """Return the interpreter of an image: it has the version of this program."""
-        is_managed = image is None or image.is_managed
         if is_managed not in self._interpreters:
             name = "managed" if is_managed else "unmanaged"
             self._interpreters[is_managed] = python.build(self._python / name, is_managed=is_managed)
         return self._interpreters[is_managed]
 
 
-class SshGuest:
+class SshGuest(Guest):
     """A guest with a real OpenSSH server.
 
     Its host key, made at its first boot, is published just before sshd starts, as Google's guest agent does it:
@@ -233,25 +257,24 @@ class SshGuest:
     """
 
     def __init__(self, spec: GuestSpec, publish: Publish, index: Path, interpreter: Path, boot: BootDelays) -> None:
-        self._spec = spec
+        super().__init__(spec)
+        drawn, accounts = spec.blueprint, spec.service_accounts
         self._index = index
         self._delays = boot
         self._has_accounts = False
-        self._console = Console(spec.name)
         self._disk = Disk(spec, interpreter)
-        self._items = dict(spec.metadata)
-        self._keys = granted(spec.metadata, spec.os_login_keys)
+        self._keys = granted(*spec.access)
         self._metadata = Metadata(
             {
                 "attributes": self._items,
                 "hostname": self._disk.domain_name,
                 "id": spec.id,
-                "name": spec.name,
+                "name": drawn.name,
                 **_QUIET,
-                "service-accounts": account_metadata(spec.service_accounts[0]) if spec.service_accounts else {},
-                "zone": f"projects/{spec.project}/zones/{spec.zone}",
+                "service-accounts": account_metadata(accounts[0]) if accounts else {},
+                "zone": f"projects/{drawn.project}/zones/{drawn.zone}",
             },
-            spec.project,
+            drawn.project,
             publish,
             spec.clock.now,
         )
@@ -270,7 +293,7 @@ class SshGuest:
             self._off = threading.Event()
             self._external = external
         threading.Thread(
-            target=self._boot, args=(self._off, external), name=f"{self._spec.name} boots", daemon=True
+            target=self._boot, args=(self._off, external), name=f"{self._spec.blueprint.name} boots", daemon=True
         ).start()
 
     def _boot(self, off: threading.Event, external: str) -> None:
@@ -292,7 +315,7 @@ class SshGuest:
         first_key = generate_ed25519("root@image").public if self._delays.host_key_s else key
         self._console.program(*_AGENT, "GCE Agent Started (version 20261015.00)")
         self._metadata.set_guest_attribute(*HOST_KEY, first_key.split()[1])
-        if self._spec.cloud_init:
+        if self._spec.blueprint.image.cloud_init:
             self._console.host_key(key)
         with self._lock:
             if off.is_set():
@@ -303,7 +326,7 @@ class SshGuest:
             except OSError as error:
                 self._console.program("systemd", 1, f"Failed to start: {error}")
                 return
-        self._console.unit("Started", "ssh.service - OpenBSD Secure Shell server")
+        self._console.program("systemd", 1, "Started ssh.service - OpenBSD Secure Shell server.")
         self._complete(off, key)
 
     def _complete(self, off: threading.Event, key: str) -> None:
@@ -341,10 +364,10 @@ class SshGuest:
         else:
             self._console.program("sshd", _SSHD_PID, line)
 
-    def update_metadata(self, items: Mapping[str, str], os_login_keys: Mapping[str, list[str]]) -> None:
-        with self._lock:
-            self._items = dict(items)
-            self._keys = granted(items, os_login_keys)
+    def update(self, access: Callable[[], Access]) -> None:
+        with self._lock:  # whichever of several updates comes last, it takes the present state
+            items, keys = access()
+            self._items, self._keys = dict(items), granted(items, keys)
             self._metadata.set("attributes", self._items)
             if self._server is not None and self._has_accounts:
                 self._refresh_accounts()
@@ -354,9 +377,6 @@ class SshGuest:
             self._decide = decide
             if self._space is not None:
                 self._space.pause(not decide())
-
-    def serial(self) -> str:
-        return self._console.text()
 
     def report(self, key: str, value: str | Mapping[str, str]) -> None:
         self._metadata.set(key, value)
@@ -384,7 +404,7 @@ class SshGuest:
                 self._server.close()
                 self._server = None
         if was_on:
-            self._console.power_off()
+            self._console.kernel("reboot: Power down")
 
     def restart(self) -> None:
         if not self._off.is_set():

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.emulator import creation, errors, lifecycle
+from tests.emulator import creation, lifecycle, messages
 from tests.emulator.blueprint import Blueprint, check_metadata, check_stop_action, complete_scheduling, draw
-from tests.emulator.catalog import ZONES
 from tests.emulator.cloud import Call, Cloud, Instance, method, starting
-from tests.emulator.errors import Failure, Refusal, bad_request, invalid, refusal
-from tests.emulator.listing import aggregated, page
-from tests.emulator.operations import Done, Work
+from tests.emulator.messages import Failure, Refusal, bad_request, invalid, refusal
+from tests.emulator.operations import Done, at_once
 from tests.emulator.resources import find_image, refuse_copied
 
 Json = dict[str, Any]
@@ -23,19 +21,6 @@ def get(cloud: Cloud, call: Call) -> Json:
     return _of(cloud, call).body
 
 
-@method("compute.instances.list")
-def list_(cloud: Cloud, call: Call) -> Json:
-    return page(cloud, call, [instance.body for (zone, _), instance in cloud.instances.items() if zone == call.zone])
-
-
-@method("compute.instances.aggregatedList")
-def aggregated_list(cloud: Cloud, call: Call) -> Json:
-    scoped: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in ZONES}
-    for (zone, _), instance in sorted(cloud.instances.items()):
-        scoped[f"zones/{zone}"].append(instance.body)
-    return aggregated(cloud, call, scoped)
-
-
 @starting("compute.instances.insert")
 def insert(cloud: Cloud, call: Call) -> Json:
     drawn = draw(cloud.project, call.zone, call.body["name"], call.body, partial(find_image, cloud))
@@ -44,17 +29,12 @@ def insert(cloud: Cloud, call: Call) -> Json:
     made: list[Instance] = []
 
     def begin() -> Failure | None:
-        fault = call.fault
-        failure = (fault.failure(drawn) if fault else None) or name_taken(cloud, drawn)
         waits = bool(drawn.queue_s) and not cloud.limits.has_room(drawn, cloud.held(), drawn.zone)
-        if not waits:
-            failure = failure or lifecycle.shortage(cloud, drawn)
+        failure = name_taken(cloud, drawn) or (None if waits else lifecycle.shortage(cloud, drawn))
         if failure is None:
             made.append(lifecycle.appear(cloud, drawn, pending=waits))
             made[0].latest = operation
             operation.body["targetId"] = made[0].body["id"]
-        elif fault and fault.kind == "disk-left":
-            lifecycle.make_disks(cloud, drawn)
         return failure
 
     def finish(done: Done) -> None:
@@ -64,10 +44,10 @@ def insert(cloud: Cloud, call: Call) -> Json:
             done(lifecycle.deleted(made[0]))
         else:
             lifecycle.start(cloud, made[0])
-            done(after_effect(call))
+            done(None)
 
     target = f"{cloud.base}/zones/{call.zone}/instances/{drawn.name}"
-    operation = cloud.launch(call, "insert", target, Work(begin, finish))
+    operation = lifecycle.launch(cloud, call, target, begin, finish, drawn=drawn)
     return operation.body
 
 
@@ -83,7 +63,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
             ticket.end(lifecycle.deleted(instance))
 
     def finish(done: Done) -> None:
-        lifecycle.vanish(cloud, instance, lambda: done(after_effect(call)))
+        lifecycle.vanish(cloud, instance, lambda: done(None))
 
     return _launch(cloud, call, instance, begin, finish)
 
@@ -100,7 +80,7 @@ def stop(cloud: Cloud, call: Call) -> Json:
         if instance.status == "TERMINATED":
             done(None)
         else:
-            lifecycle.halt(cloud, instance, lambda: done(after_effect(call)))
+            lifecycle.halt(cloud, instance, lambda: done(None))
 
     return _launch(cloud, call, instance, finish=finish)
 
@@ -116,8 +96,7 @@ def start(cloud: Cloud, call: Call) -> Json:
     def begin() -> Failure | None:
         if instance.status != "TERMINATED":
             return None
-        failure = call.fault.failure(instance.blueprint) if call.fault else None
-        failure = failure or lifecycle.shortage(cloud, instance.blueprint, disks=False)
+        failure = lifecycle.shortage(cloud, instance.blueprint, disks=False)
         if failure is None:
             instance.body["status"] = "STAGING"
         return failure
@@ -125,9 +104,9 @@ def start(cloud: Cloud, call: Call) -> Json:
     def finish(done: Done) -> None:
         if instance.status == "STAGING":
             lifecycle.start(cloud, instance)
-        done(after_effect(call))
+        done(None)
 
-    return _launch(cloud, call, instance, begin, finish)
+    return _launch(cloud, call, instance, begin, finish, drawn=instance.blueprint)
 
 
 @starting("compute.instances.setMetadata")
@@ -194,13 +173,8 @@ def name_taken(cloud: Cloud, drawn: Blueprint) -> Failure | None:
     try:
         lifecycle.refuse_taken_names(cloud, drawn)
     except Refusal as taken:
-        return errors.failure("exists", message=str(taken))
+        return messages.failure("exists", message=str(taken))
     return None
-
-
-def after_effect(call: Call) -> Failure | None:
-    """Return the failure of an operation after its effect."""
-    return errors.failure("internal") if call.fault and call.fault.kind == "fails-after" else None
 
 
 def _of(cloud: Cloud, call: Call) -> Instance:
@@ -212,18 +186,15 @@ def _launch(
     call: Call,
     instance: Instance,
     begin: Callable[[], Failure | None] = lambda: None,
-    finish: Callable[[Done], None] | None = None,
+    finish: Callable[[Done], None] = at_once,
+    drawn: Blueprint | None = None,
 ) -> Json:
     """Start an operation on an instance, after the one before it."""
 
     def begin_now() -> Failure | None:
-        if lifecycle.gone(cloud, instance):
-            return lifecycle.deleted(instance)
-        return (call.fault.failure() if call.fault else None) or begin()
+        return lifecycle.deleted(instance) if lifecycle.gone(cloud, instance) else begin()
 
-    work = Work(begin_now, finish or (lambda done: done(after_effect(call))))
     after = None if instance.status == "PENDING" else instance.latest  # a queue may be long
-    kind = call.method.id.rpartition(".")[2]
-    target = {"target_id": instance.body["id"], "after": after}
-    instance.latest = cloud.launch(call, kind, instance.body["selfLink"], work, **target)
+    more: Json = {"drawn": drawn, "targetId": instance.body["id"], "after": after}
+    instance.latest = lifecycle.launch(cloud, call, instance.body["selfLink"], begin_now, finish, **more)
     return instance.latest.body

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.emulator import errors
+from tests.emulator import messages
 from tests.emulator.blueprint import Blueprint, fingerprint, last, project_of
 from tests.emulator.catalog import ZONES
-from tests.emulator.cloud import Charge, Cloud, Instance, Ticket
-from tests.emulator.errors import Failure, refusal
+from tests.emulator.cloud import Call, Charge, Cloud, Instance, Ticket
 from tests.emulator.governance import DEFAULT_ACCOUNT
+from tests.emulator.messages import Failure, refusal
 from tests.emulator.metadata import POWER_OFF, RESTART
-from tests.emulator.operations import SYSTEM, Done, Launch, Work
+from tests.emulator.operations import SYSTEM, Done, Operation, Work, at_once
 
 Json = dict[str, Any]
 PREEMPTED = "compute.instances.preempted"
@@ -23,6 +23,45 @@ GUEST_TERMINATED = "compute.instances.guestTerminate"
 AUTOMATIC_RESTART = "compute.instances.automaticRestart"
 _NOTICE_S = 3600.0
 """Time between the announcement of maintenance and its beginning."""
+
+
+def launch(
+    cloud: Cloud,
+    call: Call,
+    target: str,
+    begin: Callable[[], Failure | None] = lambda: None,
+    finish: Callable[[Done], None] = at_once,
+    *,
+    drawn: Blueprint | None = None,
+    **more: Any,
+) -> Operation:
+    """Start the operation that answers a call.
+
+    Args:
+        cloud: The cloud.
+        call: The call.
+        target: URL of what it works on.
+        begin: Has the effect, unless a fault strikes before it.
+        finish: Does the rest when the time of the operation is over.
+        drawn: The instance that it creates or starts.
+        more: Further arguments of `Operations.launch`.
+    """
+    fault = call.fault
+
+    def begin_or_fail() -> Failure | None:
+        failure = fault.failure(drawn) if fault else None
+        if failure and fault and fault.kind == "disk-left" and drawn:
+            make_disks(cloud, drawn)
+        return failure or begin()
+
+    def finish_or_fail(done: Done) -> None:
+        late = messages.failure("internal") if fault and fault.kind == "fails-after" else None
+        finish(lambda failure: done(failure or late))
+
+    more["clientOperationId"] = call.query.get("requestId", "")
+    more["extra_s"] = fault.seconds if fault and fault.kind == "slow-operation" else 0.0
+    kind = call.method.id.rpartition(".")[2]
+    return cloud.operations.launch(call.scope, kind, target, Work(begin_or_fail, finish_or_fail), **more)
 
 
 # --- creation
@@ -41,11 +80,11 @@ def shortage(cloud: Cloud, blueprint: Blueprint, *, disks: bool = True) -> Failu
     """Return the error if no capacity is left for it, or for those of its disks that do not exist yet."""
     usage, reservation = cloud.usage(), cloud.reservations.get((blueprint.zone, blueprint.reservation))
     if blueprint.gpu and cloud.governance.is_trial:
-        return errors.failure("trial")
+        return messages.failure("trial")
     if reservation is not None:
         used = cloud.reserved(blueprint.zone, blueprint.reservation)
         if used >= int(reservation["specificReservation"]["count"]):
-            return errors.failure("reservation", name=blueprint.reservation)
+            return messages.failure("reservation", name=blueprint.reservation)
     failure = cloud.limits.shortage(blueprint, cloud.held(), usage)
     return failure or (cloud.limits.disk_shortage(blueprint, usage) if disks else None)
 
@@ -123,7 +162,7 @@ def enqueue(cloud: Cloud, instance: Instance, done: Done) -> None:
 
 def deleted(instance: Instance) -> Failure:
     """Return the failure of an operation whose instance was deleted before."""
-    return errors.failure("missing", resource=instance.blueprint.path)
+    return messages.failure("missing", resource=instance.blueprint.path)
 
 
 # --- start and end
@@ -195,7 +234,9 @@ def gone(cloud: Cloud, instance: Instance) -> bool:
 
 
 def preempt(cloud: Cloud, instance: Instance, grace_s: float) -> None:
-    """Warn it, and take it back after `grace_s`."""
+    """Warn a spot instance, and take it back after `grace_s`."""
+    if not instance.blueprint.spot:
+        raise ValueError(f"instance {instance.blueprint.name} is not a spot instance")
     instance.body["status"] = "STOPPING"
     if instance.guest:
         cloud.aside(partial(instance.guest.report, "preempted", "TRUE"))
@@ -285,8 +326,8 @@ def _end(cloud: Cloud, instance: Instance, starts: int, kind: str, action: str) 
 
 def _launch_by_system(cloud: Cloud, instance: Instance, kind: str, work: Work) -> None:
     scope, body = f"zones/{instance.blueprint.zone}", instance.body
-    launch = Launch(scope, kind, body["selfLink"], body["id"], user=SYSTEM)
-    instance.latest = cloud.operations.launch(launch, work, instance.latest)
+    more: Json = {"targetId": body["id"], "user": SYSTEM, "after": instance.latest}
+    instance.latest = cloud.operations.launch(scope, kind, body["selfLink"], work, **more)
 
 
 def _publish(cloud: Cloud, instance: Instance, namespace: str, key: str, value: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tests.emulator import errors
 from tests.emulator.blueprint import LONGEST_PREEMPTIBLE_S, Blueprint
 from tests.emulator.catalog import ACCELERATORS, QUOTAS, REGIONS, ZONES
-from tests.emulator.errors import Failure
+from tests.emulator.messages import Failure, quota
 
 Json = dict[str, Any]
 Usage = dict[tuple[str, str], float]
@@ -68,7 +67,7 @@ class Limits:
         for (region, metric), amount in self.consumption(blueprint).items():
             limit = self._quotas.get((region, metric))
             if limit is not None and usage.get((region, metric), 0.0) + amount > limit:
-                return errors.quota(metric, limit, region)
+                return quota(metric, limit, region)
         return None
 
     def has_room(self, blueprint: Blueprint, held: Iterable[Blueprint], zone: str, count: int = 1) -> bool:
@@ -103,13 +102,13 @@ class Limits:
             metric = disk_quota(disk["type"])
             limit = self._quotas[blueprint.region, metric]
             if usage.get((blueprint.region, metric), 0.0) + float(disk["sizeGb"]) > limit:
-                return errors.quota(metric, limit, blueprint.region)
+                return quota(metric, limit, blueprint.region)
         return None
 
     def project_shortage(self, metric: str, usage: Usage) -> Failure | None:
         """Why one more of what a quota of the project counts cannot be had."""
         limit = self._quotas["", metric]
-        return errors.quota(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
+        return quota(metric, limit, "") if usage.get(("", metric), 0.0) + 1 > limit else None
 
     def _is_known_room(self, blueprint: Blueprint, held: list[Blueprint], zone: str) -> bool:
         """Return whether `zone` has a limit that is not reached."""

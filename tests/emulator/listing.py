@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.emulator.discovery import discovery
-from tests.emulator.errors import bad_request, invalid, refusal
+from tests.emulator.messages import bad_request, invalid, refusal
 
 if TYPE_CHECKING:
     from tests.emulator.cloud import Call, Cloud

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.emulator.catalog import numeric_id
 from tests.emulator.clock import Clock
-from tests.emulator.errors import Failure
+from tests.emulator.messages import Failure
 
 KEPT_S = 14 * 86400.0
 """Time for which ended operations are known: https://cloud.google.com/compute/docs/api/how-tos/api-requests-responses."""
@@ -61,31 +61,6 @@ class Operation:
         return bool(self.body["status"] == "DONE")
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The properties of an operation.
-
-    Attributes:
-        scope: Where it runs.
-        kind: ``operationType``.
-        target: URL of what it works on.
-        target_id: Its numeric id.
-        client_id: ``requestId`` of the request; empty: it had none.
-        group: ``operationGroupId``; empty: none.
-        user: The caller.
-        extra_s: Additional duration.
-    """
-
-    scope: str
-    kind: str
-    target: str
-    target_id: str = ""
-    client_id: str = ""
-    group: str = ""
-    user: str = "you@example.com"
-    extra_s: float = 0.0
-
-
 class Operations:
     """The operations of the project.
 
@@ -98,17 +73,53 @@ class Operations:
     """
 
     def __init__(self, clock: Clock, operation_s: float) -> None:
-        self.base = ""
         self.operation_s = operation_s
-        self.kept_s = KEPT_S
         self._clock = clock
-        self._all: dict[tuple[str, str], Operation] = {}
         self._serial = itertools.count(1)
+        self.clear()
 
-    def launch(self, launch: Launch, work: Work, after: Operation | None = None) -> Operation:
-        """Start one; it begins when `after` is done."""
-        operation = self._register(launch)
-        length_s = self.operation_s + launch.extra_s
+    def launch(
+        self,
+        scope: str,
+        kind: str,
+        target: str,
+        work: Work,
+        *,
+        after: Operation | None = None,
+        extra_s: float = 0.0,
+        **fields: str,
+    ) -> Operation:
+        """Start one; it begins when `after` is done.
+
+        Args:
+            scope: Where it runs.
+            kind: Its ``operationType``.
+            target: URL of what it works on.
+            work: What it does.
+            after: The one before it; None: it begins at once.
+            extra_s: Additional duration.
+            fields: Further fields of its body; empty ones are left out.
+        """
+        name = f"operation-{int(self._clock.now() * 1000)}-{next(self._serial):08x}-{uuid.uuid4().hex[:16]}"
+        root, _, path = target.partition("/projects/")
+        base = f"{root}/projects/{path.partition('/')[0]}/{scope}"
+        place, is_global = scope.partition("/")[0].removesuffix("s"), scope == "global"
+        body: Json = {
+            "kind": "compute#operation",
+            "id": numeric_id(name),
+            "name": name,
+            "operationType": kind,
+            "targetLink": target,
+            "status": "PENDING",
+            "progress": 0,
+            "user": "you@example.com",
+            "insertTime": self._clock.stamp(),
+            "selfLink": f"{base}/operations/{name}",
+            **({} if is_global else {place: base}),
+            **{key: value for key, value in fields.items() if value},
+        }
+        operation = self._all[scope, name] = Operation(scope, body)
+        length_s = self.operation_s + extra_s
 
         def start() -> None:
             self._clock.call_in(0.2 * length_s, lambda: self._begin(operation, work, 0.8 * length_s))
@@ -120,53 +131,25 @@ class Operations:
         return operation
 
     def find(self, scope: str, name: str) -> Operation | None:
-        """Return the operation with this name or id, if it exists."""
-        named = self._all.get((scope, name))
-        candidates = self.of(scope) if named is None else filter(self._is_known, (named,))
-        return next((each for each in candidates if name in (each.body["name"], each.body["id"])), None)
+        """Return the operation with this name, if it is known."""
+        operation = self._all.get((scope, name))
+        return operation if operation and self._is_known(operation) else None
 
-    def of(self, scope: str = "") -> Iterator[Operation]:
-        """Return the operations of a scope that are known; of all scopes if it is empty."""
-        for operation in list(self._all.values()):
-            if scope in ("", operation.scope) and self._is_known(operation):
-                yield operation
+    def retained(self) -> list[Operation]:
+        """Return the operations of all scopes that are known."""
+        return list(filter(self._is_known, self._all.values()))
 
     def _is_known(self, operation: Operation) -> bool:
         return not operation.ended or self._clock.now() < operation.ended + self.kept_s
 
     def clear(self) -> None:
         """Forget all."""
-        self._all.clear()
+        self._all: dict[tuple[str, str], Operation] = {}
         self.kept_s = KEPT_S
 
     def pending(self) -> list[str]:
         """Return the names of the operations that are not done."""
-        return [operation.body["name"] for operation in self.of() if not operation.done]
-
-    def _register(self, launch: Launch) -> Operation:
-        name = f"operation-{int(self._clock.now() * 1000)}-{next(self._serial):08x}-{uuid.uuid4().hex[:16]}"
-        kind = launch.scope.split("/", 1)[0].removesuffix("s")
-        optional = {
-            kind: f"{self.base}/{launch.scope}" if launch.scope != "global" else "",
-            "targetId": launch.target_id,
-            "clientOperationId": launch.client_id,
-            "operationGroupId": launch.group,
-        }
-        body: Json = {
-            "kind": "compute#operation",
-            "id": numeric_id(name),
-            "name": name,
-            "operationType": launch.kind,
-            "targetLink": launch.target,
-            "status": "PENDING",
-            "progress": 0,
-            "user": launch.user,
-            "insertTime": self._clock.stamp(),
-            "selfLink": f"{self.base}/{launch.scope}/operations/{name}",
-            **{key: value for key, value in optional.items() if value},
-        }
-        operation = self._all[launch.scope, name] = Operation(launch.scope, body)
-        return operation
+        return [operation.body["name"] for operation in list(self._all.values()) if not operation.done]
 
     def _begin(self, operation: Operation, work: Work, rest_s: float) -> None:
         operation.body.update(status="RUNNING", startTime=self._clock.stamp())

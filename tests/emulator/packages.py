@@ -11,40 +11,18 @@ TensorFlow's wheel has a module besides, `emulated_gpus`, which plays the GPUs o
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import shutil
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.process.train.agent.wheels import wheel
+
 _WANTED = ("tensorflow[and-cuda]", "tf-keras", "tensorboard", "scipy>=1.13")
 _GPUS = Path(__file__).with_name("images") / "emulated_gpus.py"
-_CALM_DATE = (2026, 1, 1, 0, 0, 0)
-
-
-@dataclass(frozen=True)
-class Package:
-    """The content of a wheel.
-
-    Attributes:
-        name: As pip compares it.
-        version: Its version.
-        requires: Its requirements, in pip's words, with those of its extras.
-        extras: The extras that it has.
-        links: Its content: paths in a directory of packages, and the corresponding paths on this machine.
-    """
-
-    name: str
-    version: str
-    requires: tuple[str, ...]
-    extras: tuple[str, ...]
-    links: tuple[tuple[str, Path], ...]
 
 
 def build(directory: Path) -> None:
@@ -53,55 +31,46 @@ def build(directory: Path) -> None:
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
     directory.chmod(0o755)
-    for package in packages():
-        lines = []
-        if package.links:
-            view = directory / "installed" / package.name
-            _link(view, package.links)
-            lines.append(str(view))
-        files = {}
-        if package.name == "tensorflow":
+    for name, match in sorted(_distributions().items()):
+        if isinstance(match, str):
+            wheel(directory, name, match, {})
+            continue
+        view = directory / "installed" / name
+        for place, target in _links(match):
+            (view / place).parent.mkdir(parents=True, exist_ok=True)
+            (view / place).symlink_to(target)
+        files = {f"{name}.pth": f"{view}\n"}
+        if name == "tensorflow":
             files[_GPUS.name] = _GPUS.read_text(encoding="utf-8")
-            lines.append(f'import os; "EMULATED_GPUS" in os.environ and __import__("{_GPUS.stem}").install()')
-        if lines:
-            files[f"{package.name}.pth"] = "".join(f"{line}\n" for line in lines)
-        _write_wheel(directory, package, files)
+            # Last in the order of names, because it imports wrapt.
+            files["zz_gpus.pth"] = f'import os; "EMULATED_GPUS" in os.environ and __import__("{_GPUS.stem}")\n'
+        extras = match.metadata.get_all("Provides-Extra") or ()
+        wheel(directory, name, match.version, files, requires=match.requires or (), extras=extras)
 
 
-def packages() -> list[Package]:
-    """TensorFlow with its GPU libraries, tf-keras, tensorboard, and all that these require, in the order of names.
+def _distributions() -> dict[str, importlib.metadata.Distribution | str]:
+    """Return TensorFlow with its GPU libraries, tf-keras, tensorboard, and all that these require, by name.
 
-    Nothing where TensorFlow is not installed here.
+    Of those that are not installed here, only the lowest version that is good enough.
     """
-    packages_by_name: dict[str, Package] = {}
+    result: dict[str, importlib.metadata.Distribution | str] = {}
     asked: set[tuple[str, frozenset[str]]] = set()
-    open_ones = [Requirement(text) for text in _WANTED]
-    while open_ones:
-        requirement = open_ones.pop()
+    waiting = [Requirement(text) for text in _WANTED]
+    while waiting:
+        requirement = waiting.pop()
         name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
         if (name, extras) in asked:
             continue
         asked.add((name, extras))
         try:
-            distribution = importlib.metadata.distribution(name)
+            result[name] = distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
+            lowest = [each.version for each in requirement.specifier if each.operator in (">=", "==", "~=")]
             if requirement.specifier:
-                packages_by_name.setdefault(name, Package(name, _lowest(requirement), (), (), ()))
-            continue
-        package = _package(name, distribution)
-        packages_by_name[name] = package
-        open_ones.extend(_active(package.requires, extras))
-    return [packages_by_name[name] for name in sorted(packages_by_name)]
-
-
-def _package(name: str, distribution: importlib.metadata.Distribution) -> Package:
-    return Package(
-        name,
-        distribution.version,
-        tuple(distribution.requires or ()),
-        tuple(distribution.metadata.get_all("Provides-Extra") or ()),
-        tuple(_links(distribution)),
-    )
+                result.setdefault(name, next(iter(lowest), "0"))
+        else:
+            waiting.extend(_active(distribution.requires or (), extras))
+    return result
 
 
 def _active(requires: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
@@ -112,12 +81,6 @@ def _active(requires: Iterable[str], extras: frozenset[str]) -> Iterator[Require
             requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras)
         ):
             yield requirement
-
-
-def _lowest(requirement: Requirement) -> str:
-    return next(
-        (specifier.version for specifier in requirement.specifier if specifier.operator in (">=", "==", "~=")), "0"
-    )
 
 
 def _links(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
@@ -135,35 +98,3 @@ def _links(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str,
 
 def _is_content(parts: Sequence[str]) -> bool:
     return parts[0] not in ("..", "__pycache__") and not parts[0].endswith((".dist-info", ".pth"))
-
-
-def _link(view: Path, links: Iterable[tuple[str, Path]]) -> None:
-    for place, target in links:
-        link = view / place
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
-
-
-def _write_wheel(directory: Path, package: Package, files: dict[str, str]) -> None:
-    """Write a wheel as https://packaging.python.org/en/latest/specifications/binary-distribution-format/ has it."""
-    stem = f"{package.name.replace('-', '_')}-{package.version}"
-    info = f"{stem}.dist-info"
-    metadata = ["Metadata-Version: 2.1", f"Name: {package.name}", f"Version: {package.version}"]
-    metadata += [f"Requires-Dist: {text}" for text in package.requires]
-    metadata += [f"Provides-Extra: {text}" for text in package.extras]
-    wheel = ["Wheel-Version: 1.0", "Generator: emulator", "Root-Is-Purelib: true", "Tag: py3-none-any"]
-    contents = {
-        **files,
-        f"{info}/METADATA": "".join(f"{line}\n" for line in metadata),
-        f"{info}/WHEEL": "".join(f"{line}\n" for line in wheel),
-    }
-    record = [f"{name},{_hash(text)},{len(text.encode())}\n" for name, text in contents.items()]
-    contents[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"])
-    with zipfile.ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as archive:
-        for name, text in contents.items():
-            archive.writestr(zipfile.ZipInfo(name, _CALM_DATE), text)
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return "sha256=" + base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=")

@@ -10,40 +10,22 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from tests.emulator import catalog, errors
+from tests.emulator import catalog, messages
 from tests.emulator.blueprint import check_labels, check_metadata, check_name, last, project_of, relative
 from tests.emulator.catalog import ACCELERATORS, CREATED, MACHINE_TYPES, REGIONS, ZONES, Image, entry
-from tests.emulator.cloud import METHODS, STARTING, Call, Cloud, Instance, method, starting
-from tests.emulator.errors import Failure, bad_request, invalid, not_found, refusal
+from tests.emulator.cloud import METHODS, STARTING, Call, Cloud, method, starting
 from tests.emulator.governance import DEFAULT_ACCOUNT, PROJECT_NUMBER
+from tests.emulator.lifecycle import launch
 from tests.emulator.listing import aggregated, page
-from tests.emulator.operations import Done, Operation, Work, at_once
+from tests.emulator.messages import Failure, bad_request, invalid, not_found, refusal
+from tests.emulator.operations import Done, Operation
 
 Json = dict[str, Any]
 _RANGE = re.compile(r"\d{1,3}(\.\d{1,3}){3}(/\d{1,2})?|[0-9a-fA-F:]+(/\d{1,3})?")
 _LONGEST_WAIT_S = 120.0
-
-
-def _as_given(cloud: Cloud, call: Call, given: Json) -> Json:
-    return given
-
-
-def _nothing(cloud: Cloud) -> None:
-    """Do nothing after a change."""
-
-
-def _allow(cloud: Cloud, body: Json) -> None:
-    """Let a resource be deleted."""
-
-
-def _unchanged(cloud: Cloud, body: Json) -> Json:
-    return body
-
-
-def _none(cloud: Cloud, call: Call, place: str) -> Mapping[Any, Json]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -53,10 +35,11 @@ class Kind:
     Attributes:
         singular: ``address``; also the name of the parameter in paths.
         scope: ``zone``, ``region`` or ``global``.
-        held: Name of the attribute of Cloud with the resources that users create; empty: they are of the catalog.
+        held: Name of the attribute of Cloud with the resources that users create; empty: there are none.
         make: Returns the fields of a new or changed resource that follow from a request; raises Refusal.
         quota: Quota that counts them; empty: none.
-        offered: Returns the resources of the catalog in a place, by name.
+        offered: Returns the resources of a place that the cloud has by itself, by name.
+        complete: Called at the end of an `insert` with what reports the end.
         check_deletion: Raises Refusal if a resource cannot be deleted.
         changed: Called after each change.
         shown: Returns a resource as the API shows it.
@@ -65,12 +48,13 @@ class Kind:
     singular: str
     scope: str
     held: str = ""
-    make: Callable[[Cloud, Call, Json], Json] = _as_given
+    make: Callable[[Cloud, Call, Json], Json] = lambda _cloud, _call, given: given
     quota: str = ""
-    offered: Callable[[Cloud, Call, str], Mapping[Any, Json]] = _none
-    check_deletion: Callable[[Cloud, Json], None] = _allow
-    changed: Callable[[Cloud], None] = _nothing
-    shown: Callable[[Cloud, Json], Json] = _unchanged
+    offered: Callable[[Cloud, Call, str], Mapping[Any, Json]] = lambda _cloud, _call, _place: {}
+    complete: Callable[[Cloud, Json, Done], None] = lambda _cloud, _body, done: done(None)
+    check_deletion: Callable[[Cloud, Json], None] = lambda _cloud, _body: None
+    changed: Callable[[Cloud], None] = lambda _cloud: None
+    shown: Callable[[Cloud, Json], Json] = lambda _cloud, body: body
 
     def place(self, call: Call) -> str:
         """Return the zone or region of a call; empty: it has none."""
@@ -82,10 +66,8 @@ class Kind:
 
     def all(self, cloud: Cloud, call: Call, place: str) -> dict[str, Json]:
         """Return the resources of a place by name; those of other projects are hidden."""
-        if not self.held:
-            return dict(self.offered(cloud, call, place))
-        result = {}
-        for key, body in sorted(getattr(cloud, self.held).items()):
+        result = dict(self.offered(cloud, call, place))
+        for key, body in sorted(getattr(cloud, self.held).items()) if self.held else ():
             where, name = key if isinstance(key, tuple) else ("", key)
             if where == place and project_of(body["selfLink"]) == call.path["project"]:
                 result[name] = self.shown(cloud, body)
@@ -105,27 +87,6 @@ class Kind:
         return name if self.scope == "global" else (self.place(call), name)
 
 
-def launch(
-    cloud: Cloud,
-    call: Call,
-    body: Json,
-    begin: Callable[[], Failure | None],
-    finish: Callable[[Done], None] = at_once,
-) -> Json:
-    """Start an operation whose effect comes when it begins; `finish` does the rest when its time is over."""
-    fault = call.fault
-
-    def faulty() -> Failure | None:
-        failure = (fault.failure() if fault else None) or begin()
-        return failure or (errors.failure("internal") if fault and fault.kind == "fails-after" else None)
-
-    kind = call.method.id.rpartition(".")[2]
-    operation = cloud.launch(call, kind, body["selfLink"], Work(faulty, finish), target_id=body.get("id", ""))
-    base = cloud.url_of(call.path["project"])
-    operation.body["selfLink"] = operation.body["selfLink"].replace(cloud.base, base)
-    return operation.body
-
-
 def _insert(kind: Kind, cloud: Cloud, call: Call) -> Json:
     name, project, held = call.body["name"], call.path["project"], getattr(cloud, kind.held)
     check_name(name)
@@ -134,10 +95,10 @@ def _insert(kind: Kind, cloud: Cloud, call: Call) -> Json:
         raise refusal("409", resource=path)
     scope = {kind.scope: f"{cloud.url_of(project)}/{call.scope}"} if kind.scope != "global" else {}
     body: Json = {
+        **kind.make(cloud, call, call.body),
         "kind": f"compute#{kind.singular}",
         "id": cloud.new_id(),
         "creationTimestamp": cloud.clock.stamp(),
-        **kind.make(cloud, call, call.body),
         **scope,
         "selfLink": f"{cloud.root}/{path}",
     }
@@ -145,14 +106,15 @@ def _insert(kind: Kind, cloud: Cloud, call: Call) -> Json:
     def begin() -> Failure | None:
         key = kind.key(call, name)
         if key in held:
-            return errors.failure("exists", message=f"The resource '{path}' already exists")
+            return messages.failure("exists", message=f"The resource '{path}' already exists")
         failure = cloud.limits.project_shortage(kind.quota, cloud.usage()) if kind.quota else None
         if failure is None:
             held[key] = body
             kind.changed(cloud)
         return failure
 
-    return launch(cloud, call, body, begin)
+    finish = partial(kind.complete, cloud, body)
+    return launch(cloud, call, body["selfLink"], begin, finish, targetId=body["id"]).body
 
 
 def _patch(kind: Kind, cloud: Cloud, call: Call) -> Json:
@@ -165,7 +127,7 @@ def _patch(kind: Kind, cloud: Cloud, call: Call) -> Json:
             held[key] = after
             kind.changed(cloud)
 
-    return launch(cloud, call, before, begin)
+    return launch(cloud, call, before["selfLink"], begin, targetId=before["id"]).body
 
 
 def _delete(kind: Kind, cloud: Cloud, call: Call) -> Json:
@@ -177,7 +139,7 @@ def _delete(kind: Kind, cloud: Cloud, call: Call) -> Json:
         cloud.end_charge(body["id"])
         kind.changed(cloud)
 
-    return launch(cloud, call, body, begin)
+    return launch(cloud, call, body["selfLink"], begin, targetId=body["id"]).body
 
 
 def _list(kind: Kind, cloud: Cloud, call: Call) -> Json:
@@ -258,6 +220,10 @@ def _networks(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
     }
 
 
+def _instances(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
+    return {name: each.body for (zone, name), each in sorted(cloud.instances.items()) if zone == place}
+
+
 def _machine_types(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
     return {name: each.body(cloud.base, place) for name, each in MACHINE_TYPES.items() if each.is_in(place)}
 
@@ -267,26 +233,87 @@ def _accelerators(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
 
 
 def _zones(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
-    base = cloud.base
-    return {
-        zone: entry("zone", zone, status="UP", region=f"{base}/regions/{region}", selfLink=f"{base}/zones/{zone}")
-        for zone, region in ZONES.items()
-    }
+    regions = f"{cloud.base}/regions"
+    fields: dict[str, Json] = {zone: {"region": f"{regions}/{region}"} for zone, region in ZONES.items()}
+    return _places(cloud, "zone", fields)
 
 
 def _regions(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
-    base, usage = cloud.base, cloud.usage()
+    usage = cloud.usage()
+    quotas = {region: cloud.limits.quotas(region, usage) for region in REGIONS}
+    zones = {region: [f"{cloud.base}/zones/{zone}" for zone in zones] for region, zones in REGIONS.items()}
+    return _places(cloud, "region", {each: {"zones": zones[each], "quotas": quotas[each]} for each in REGIONS})
+
+
+def _places(cloud: Cloud, kind: str, fields: Mapping[str, Json]) -> Mapping[str, Json]:
+    link = f"{cloud.base}/{kind}s"
+    return {name: entry(kind, name, status="UP", selfLink=f"{link}/{name}", **more) for name, more in fields.items()}
+
+
+def _public_images(cloud: Cloud, call: Call, place: str) -> Mapping[str, Json]:
+    images = [image for image in catalog.IMAGES if image.project == call.path["project"]]
+    return {image.name: image.body(cloud.root) for image in images}
+
+
+def _make_image(cloud: Cloud, call: Call, given: Json) -> Json:
+    """Return an image of a disk, whose instance must not run without ``forceCreate``."""
+    check_labels(given.get("labels", {}), "resource.labels")
+    path = relative(given.get("sourceDisk", ""))
+    disk = cloud.disks.get((last(path.rpartition("/disks/")[0]), last(path)))
+    if disk is None:
+        raise not_found(path) if path else refusal("required", field="resource.sourceDisk")
+    for user in disk.get("users", ()):
+        is_forced = call.query.get("forceCreate", "").lower() == "true"
+        if not is_forced and cloud.instance(last(disk["zone"]), last(user)).status != "TERMINATED":
+            raise refusal("in use", resource=path, user=relative(user))
+    base = find_image(cloud, relative(disk["sourceImage"]))
+    if base is None:
+        raise not_found(relative(disk["sourceImage"]))
     return {
-        region: entry(
-            "region",
-            region,
-            status="UP",
-            zones=[f"{base}/zones/{zone}" for zone in zones],
-            quotas=cloud.limits.quotas(region, usage),
-            selfLink=f"{base}/regions/{region}",
-        )
-        for region, zones in REGIONS.items()
+        **base.body(cloud.root),
+        "family": "",
+        "labels": {},
+        **given,
+        "status": "PENDING",
+        "sourceDisk": disk["selfLink"],
+        "sourceDiskId": disk["id"],
+        "diskSizeGb": disk["sizeGb"],
+        "archiveSizeBytes": str(int(disk["sizeGb"]) * 2**30 // 10),
+        "storageLocations": ["us"],
     }
+
+
+def _complete_image(cloud: Cloud, body: Json, done: Done) -> None:
+    """Save the files of the disk."""
+    zone, name = body["sourceDisk"].split("/")[-3::2]
+    disk, files = cloud.disks.get((zone, name)), cloud.directory / f"image-{body['id']}"
+    if disk is None:  # its instance was taken back
+        del cloud.images[body["name"]]
+        done(messages.failure("missing", resource=relative(body["sourceDisk"])))
+        return
+    user = next((cloud.instance(zone, last(user)) for user in disk.get("users", ())), None)
+    base = find_image(cloud, relative(disk["sourceImage"]))
+    assert base
+    mine = {"project": cloud.project, "family": "", "name": body["name"], "number": body["id"], "files": files}
+    cloud.image_contents[body["name"]] = replace(base, disk_gb=int(disk["sizeGb"]), **mine)
+
+    def saved() -> None:
+        body["status"] = "READY"
+        done(None)
+
+    cloud.aside(partial(user.guest.save, files) if user and user.guest else lambda: None, saved)
+
+
+def _check_image_is_ready(cloud: Cloud, body: Json) -> None:
+    if body["status"] == "PENDING":
+        raise refusal("not ready", resource=relative(body["selfLink"]))
+
+
+def _drop_contents(cloud: Cloud) -> None:
+    """Delete the files of images that do not exist."""
+    for name in cloud.image_contents.keys() - cloud.images.keys():
+        if files := cloud.image_contents.pop(name).files:
+            cloud.aside(partial(shutil.rmtree, files, ignore_errors=True))
 
 
 _EVERYTHING = ("get", "list", "aggregatedList", "insert", "delete")
@@ -309,6 +336,15 @@ KINDS: dict[str, tuple[Kind, tuple[str, ...]]] = {
         _EVERYTHING,
     ),
     "routers": (Kind("router", "region", "routers", _make_router), (*_EVERYTHING, "patch")),
+    "images": (
+        Kind(
+            *("image", "global", "images", _make_image, "IMAGES", _public_images, _complete_image),
+            check_deletion=_check_image_is_ready,
+            changed=_drop_contents,
+        ),
+        ("list", "insert", "delete"),
+    ),
+    "instances": (Kind("instance", "zone", offered=_instances), ("list", "aggregatedList")),
     "networks": (Kind("network", "global", offered=_networks), ("get", "list")),
     "machineTypes": (Kind("machineType", "zone", offered=_machine_types), ("get", "list", "aggregatedList")),
     "acceleratorTypes": (Kind("acceleratorType", "zone", offered=_accelerators), ("list", "aggregatedList")),
@@ -381,7 +417,7 @@ def set_common_instance_metadata(cloud: Cloud, call: Call) -> Json:
         cloud.metadata = metadata
         cloud.update_guests()
 
-    return launch(cloud, call, {"selfLink": cloud.base}, begin)
+    return launch(cloud, call, cloud.base, begin).body
 
 
 # --- operations
@@ -404,7 +440,7 @@ def wait_for_operation(cloud: Cloud, call: Call) -> Json:
 def list_all_operations(cloud: Cloud, call: Call) -> Json:
     scopes = ("global", *(f"regions/{name}" for name in REGIONS), *(f"zones/{name}" for name in ZONES))
     scoped: dict[str, list[Json]] = {scope: [] for scope in scopes}
-    for operation in cloud.operations.of():
+    for operation in cloud.operations.retained():
         if project_of(operation.body["selfLink"]) == call.path["project"]:
             scoped[operation.scope].append(operation.body)
     return aggregated(cloud, call, scoped)
@@ -448,88 +484,3 @@ def get_image(cloud: Cloud, call: Call) -> Json:
     if image is None:
         raise not_found(path)
     return image.body(cloud.root)
-
-
-@method("compute.images.list")
-def list_images(cloud: Cloud, call: Call) -> Json:
-    public = [image.body(cloud.root) for image in catalog.IMAGES if image.project == call.path["project"]]
-    return page(cloud, call, cloud.images.values() if call.path["project"] == cloud.project else public)
-
-
-@starting("compute.images.insert")
-def insert_image(cloud: Cloud, call: Call) -> Json:
-    """Make an image of a disk, whose instance must not run without ``forceCreate``."""
-    name, path = call.body["name"], f"projects/{cloud.project}/global/images/{call.body['name']}"
-    check_name(name)
-    check_labels(call.body.get("labels", {}), "resource.labels")
-    if name in cloud.images:
-        raise refusal("409", resource=path)
-    disk, user = _source_disk(cloud, call)
-    base = find_image(cloud, relative(disk["sourceImage"]))
-    if base is None:
-        raise not_found(relative(disk["sourceImage"]))
-    body = {
-        **base.body(cloud.root),
-        "family": "",
-        "labels": {},
-        **call.body,
-        "id": cloud.new_id(),
-        "creationTimestamp": cloud.clock.stamp(),
-        "status": "PENDING",
-        "sourceDisk": disk["selfLink"],
-        "sourceDiskId": disk["id"],
-        "diskSizeGb": disk["sizeGb"],
-        "archiveSizeBytes": str(int(disk["sizeGb"]) * 2**30 // 10),
-        "storageLocations": ["us"],
-        "selfLink": f"{cloud.root}/{path}",
-    }
-    files = cloud.directory / f"image-{body['id']}"
-    mine = {"project": cloud.project, "family": "", "name": name, "number": body["id"], "files": files}
-
-    def begin() -> Failure | None:
-        if name in cloud.images:
-            return errors.failure("exists", message=f"The resource '{path}' already exists")
-        failure = cloud.limits.project_shortage("IMAGES", cloud.usage())
-        if failure is None:
-            cloud.images[name] = body
-            cloud.image_contents[name] = replace(base, disk_gb=int(disk["sizeGb"]), **mine)
-        return failure
-
-    def finish(done: Done) -> None:
-        def saved() -> None:
-            body["status"] = "READY"
-            done(None)
-
-        guest = user.guest if user else None
-        cloud.aside(lambda: guest.save(files) if guest else None, saved)
-
-    return launch(cloud, call, body, begin, finish)
-
-
-@starting("compute.images.delete")
-def delete_image(cloud: Cloud, call: Call) -> Json:
-    name = call.path["image"]
-    if name not in cloud.images:
-        raise not_found(f"projects/{cloud.project}/global/images/{name}")
-    image = cloud.images[name]
-    if image["status"] == "PENDING":
-        raise refusal("not ready", resource=relative(image["selfLink"]))
-
-    def begin() -> None:
-        if cloud.images.pop(name, None) is not None:
-            files = cloud.image_contents.pop(name).files
-            cloud.aside(lambda: shutil.rmtree(files, ignore_errors=True) if files else None)
-
-    return launch(cloud, call, image, begin)
-
-
-def _source_disk(cloud: Cloud, call: Call) -> tuple[Json, Instance | None]:
-    path = relative(call.body.get("sourceDisk", ""))
-    disk = cloud.disks.get((last(path.rpartition("/disks/")[0]), last(path)))
-    if disk is None:
-        raise not_found(path) if path else refusal("required", field="resource.sourceDisk")
-    users = [cloud.instance(last(disk["zone"]), last(user)) for user in disk.get("users", ())]
-    for user in users:
-        if user.status != "TERMINATED" and call.query.get("forceCreate", "").lower() != "true":
-            raise refusal("in use", resource=relative(disk["selfLink"]), user=user.blueprint.path)
-    return disk, users[0] if users else None

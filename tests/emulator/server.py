@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shutil
 import socket
+import ssl
 import struct
 import sys
 import tempfile
@@ -17,19 +19,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
 from tests.emulator import lifecycle
 from tests.emulator.api import Api
 from tests.emulator.catalog import QUOTAS, REGIONS, ZONES, entry
 from tests.emulator.clock import Clock
-from tests.emulator.cloud import Cloud, Instance
+from tests.emulator.cloud import Cloud
 from tests.emulator.faults import Faults
 from tests.emulator.governance import ANONYMOUS
 from tests.emulator.guests import Guests, NoGuest
 from tests.emulator.messages import Answer, Broken, Request, encode
 from tests.emulator.storage import XML
-from tests.emulator.tls import HOSTS, Authority
 
 Json = dict[str, Any]
+HOSTS = ("www.googleapis.com", "storage.googleapis.com")
+"""Hosts that TensorFlow and Google's libraries use; TensorFlow cannot use others."""
 _STOP_S = 30.0
 _HTTPS = 443
 _JSON_API = re.compile(r"/(?:storage|upload|download|resumable|batch)/")
@@ -72,7 +81,7 @@ class Emulator:
         )
         self.cloud.grace_s = grace_s
         self.api = Api(self.cloud, self.faults)
-        self._server = _Server(("127.0.0.1", port), _Connection, self)
+        self._server = _Server(self, ("127.0.0.1", port))
         self.port = int(self._server.server_address[1])
         self.url = f"http://127.0.0.1:{self.port}"
         self.cloud.settle_at(self.url, self.port)
@@ -84,14 +93,13 @@ class Emulator:
 
     def _google(self) -> Iterator[_Server]:
         """Yield the server that guests reach at the names of Google's hosts, if this user can listen there."""
-        authority = Authority()
-        address = self.cloud.serve_google(HOSTS, authority.certificate)
+        with tempfile.TemporaryDirectory() as directory:
+            context, certificate = google_context(Path(directory) / "googleapis.pem")
+        address = self.cloud.serve_google(HOSTS, certificate)
         try:
-            server = _Google((address, _HTTPS), _Connection, self)
+            server = _Server(self, (address, _HTTPS), is_google=True)
         except PermissionError:
             return
-        with tempfile.TemporaryDirectory() as directory:
-            context = authority.context(Path(directory))
         # The handshake is that of the first read, in the thread of its connection.
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         yield server
@@ -117,7 +125,6 @@ class Emulator:
             server.shutdown()
             thread.join()
             server.server_close()
-            server.drop()
         self.clock.close()
         self.reset()
         if self._own_directory:
@@ -159,10 +166,8 @@ class Emulator:
             return encode(404, {"error": f"nothing is at {request.verb} {request.path}"})
         try:
             given = json.loads(request.body or b"{}")
-            names = next((given.pop(key) for key in ("names", "permissions", "regions", "zones") if key in given), ())
-            project = (given.pop("project"),) if name == "shared" else ()
-            _ACTIONS[name](self, *project, *names, **given)
-        except (KeyError, LookupError, TypeError, ValueError) as error:
+            _ACTIONS[name](self, *given.pop("zones", ()), **given)
+        except (LookupError, TypeError, ValueError) as error:
             return encode(400, {"error": str(error)})
         return encode(200, {})
 
@@ -178,7 +183,7 @@ class Emulator:
                 "policies": sorted(name for _, name in self.cloud.policies),
                 "images": sorted(self.cloud.images),
                 "operations": self.cloud.operations.pending(),
-                "violations": [str(violation) for violation in self.api.violations],
+                "violations": list(self.api.violations),
                 "calls": dict(self.api.calls),
             }
 
@@ -188,14 +193,18 @@ class Emulator:
         Raises:
             TimeoutError: a guest takes longer than `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
-        while self.cloud.operations.pending():
+        deadline, pending = time.monotonic() + timeout_s, self.cloud.operations.pending
+
+        def is_moving() -> bool:
+            return not pending() or self.clock.has_due
+
+        while pending():
             # Without the lock, the operations could end meanwhile, and the clock skips to the end of an instance.
             with self.clock.lock:
-                if not self.cloud.operations.pending() or self.clock.skip():
+                if not pending() or self.clock.skip():
                     continue
-            if not self.clock.wait_for(self._is_moving, deadline - time.monotonic()):
-                raise TimeoutError(f"operations still run after {timeout_s:g} s: {self.cloud.operations.pending()}")
+            if not self.clock.wait_for(is_moving, deadline - time.monotonic()):
+                raise TimeoutError(f"operations still run after {timeout_s:g} s: {pending()}")
 
     def fail_host(self, name: str) -> None:
         """Let the machine of an instance fail: it stops without a warning, and restarts if its scheduling says so.
@@ -203,9 +212,7 @@ class Emulator:
         Raises:
             LookupError: no instance of that name runs.
         """
-        with self.clock.changed:
-            self.clock.run_due()
-            lifecycle.fail_host(self.cloud, self._running(name))
+        self._act(name, lifecycle.fail_host)
 
     def plan_maintenance(self, name: str, in_s: float, window_s: float = 0.0) -> None:
         """Plan maintenance that stops an instance: it begins in `in_s` or later, and lasts up to `window_s`.
@@ -213,18 +220,8 @@ class Emulator:
         Raises:
             LookupError: no instance of that name runs.
         """
-        with self.clock.changed:
-            self.clock.run_due()
-            start = self.clock.now() + in_s
-            lifecycle.plan_maintenance(self.cloud, self._running(name), start, start + window_s)
-
-    def advance(self, seconds: float) -> None:
-        """Advance the clock of the cloud and of its guests."""
-        self.clock.advance(seconds)
-        with self.clock.lock:
-            guests = [instance.guest for instance in self.cloud.instances.values() if instance.guest]
-        for guest in guests:
-            guest.follow_clock()
+        start = self.clock.now() + in_s
+        self._act(name, lifecycle.plan_maintenance, start, start + window_s)
 
     def preempt(self, name: str, grace_s: float | None = None) -> None:
         """Take a spot instance back: it is warned, and ends after `grace_s`.
@@ -233,12 +230,24 @@ class Emulator:
             LookupError: no instance of that name runs.
             ValueError: it is not a spot instance.
         """
+        self._act(name, lifecycle.preempt, self.cloud.grace_s if grace_s is None else grace_s)
+
+    def _act(self, name: str, act: Callable[..., None], *values: float) -> None:
         with self.clock.changed:
             self.clock.run_due()
-            instance = self._running(name)
-            if not instance.blueprint.spot:
-                raise ValueError(f"instance {name} is not a spot instance")
-            lifecycle.preempt(self.cloud, instance, self.cloud.grace_s if grace_s is None else grace_s)
+            for instance in self.cloud.instances.values():
+                if instance.blueprint.name == name and instance.status == "RUNNING":
+                    act(self.cloud, instance, *values)
+                    return
+        raise LookupError(f"no instance {name} runs")
+
+    def advance(self, seconds: float) -> None:
+        """Advance the clock of the cloud and of its guests."""
+        self.clock.advance(seconds)
+        with self.clock.lock:
+            guests = [instance.guest for instance in self.cloud.instances.values() if instance.guest]
+        for guest in guests:
+            guest.follow_clock()
 
     def set_quota(self, metric: str, limit: float, region: str = "") -> None:
         """Set a quota; of every region that has it, where none is given.
@@ -250,20 +259,18 @@ class Emulator:
             self.cloud.limits.set_quota(metric, limit, region)
             self.cloud.recheck_queue()
 
-    def start_project(self) -> None:
+    def start_project(self, quotas: str = "new_project") -> None:
         """Let the project be new: with small quotas, without GPUs, and with a network in custom mode only."""
-        self._set_quotas("new_project")
-        self.cloud.networks[:] = ["main"]
+        with self.clock.lock:
+            for metric, limit in QUOTAS[quotas].items():
+                self.cloud.limits.set_quota(metric, limit)
+            self.cloud.networks[:] = ["main"]
 
     def start_trial(self) -> None:
         """Let the billing account be in its free trial, with its quotas and without GPUs."""
-        self._set_quotas("trial")
+        self.start_project("trial")
+        self.cloud.networks[:] = ["default"]
         self.cloud.governance.is_trial = True
-
-    def _set_quotas(self, kind: str) -> None:
-        with self.clock.lock:
-            for metric, limit in QUOTAS[kind].items():
-                self.cloud.limits.set_quota(metric, limit)
 
     def set_capacity(self, zone: str, limit: float, resource: str = "instances") -> None:
         """Set the capacity of a zone for ``instances``, ``spot`` instances, or GPUs of a type.
@@ -313,79 +320,40 @@ class Emulator:
             self.cloud.apply_firewall()
         self.cloud.join(_STOP_S)
 
-    def set_propagation(self, seconds: float) -> None:
-        """Let changed firewall rules take effect after this time."""
-        self.cloud.propagation_s = float(seconds)
-
     def deny(self, *permissions: str) -> None:
         """Let the caller lack permissions, ``compute.instances.create``."""
         with self.clock.lock:
             self.cloud.denied.update(permissions)
 
-    def _is_moving(self) -> bool:
-        """Return whether it has nothing to wait for, or a scheduled action."""
-        return not self.cloud.operations.pending() or self.clock.has_due
-
-    def _running(self, name: str) -> Instance:
-        for instance in self.cloud.instances.values():
-            if instance.blueprint.name == name and instance.status == "RUNNING":
-                return instance
-        raise LookupError(f"no instance {name} runs")
-
 
 _ACTIONS: dict[str, Callable[..., object]] = {
     "advance": Emulator.advance,
-    "caller": Emulator.set_caller,
     "capacity": Emulator.set_capacity,
     "clear": Emulator.reset,
-    "deny": Emulator.deny,
-    "faults": lambda emulator, **given: emulator.faults.add_json(**given),
+    "faults": lambda emulator, **given: emulator.faults.add(**given),
     "faults/clear": lambda emulator: emulator.faults.clear(),
     "host-error": Emulator.fail_host,
     "maintenance": Emulator.plan_maintenance,
-    "nat": Emulator.translate_addresses,
-    "networks": Emulator.set_networks,
-    "new-project": Emulator.start_project,
     "outage": Emulator.set_outage,
     "preempt": Emulator.preempt,
-    "propagation": Emulator.set_propagation,
     "quota": Emulator.set_quota,
-    "shared": Emulator.share_networks,
-    "trial": Emulator.start_trial,
 }
-"""Functions of ``POST /emulator/NAME``. The JSON of the body is the argument; a list is several arguments."""
+"""Functions of ``POST /emulator/NAME``, with the fields of the JSON of the body as arguments."""
 
 
 class _Server(ThreadingHTTPServer):
+    """A server of the emulator.
+
+    Attributes:
+        is_google: Whether it is Google's hosts as guests see them: a call without a token is anonymous.
+    """
+
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], connection: type[_Connection], emulator: Emulator) -> None:
-        super().__init__(address, connection)
-        self.emulator = emulator
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-
-    def received(self, target: str, host: str, token: str) -> tuple[str, str]:
-        """Return path and access token of a request as the emulator's APIs use them."""
-        return target, token
-
-    def opened(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.add(connection)
-
-    def closed(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._open.discard(connection)
-
-    def drop(self) -> None:
-        """End the connections that clients keep open."""
-        with self._lock:
-            for connection in self._open:
-                try:
-                    connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
+    def __init__(self, emulator: Emulator, address: tuple[str, int], *, is_google: bool = False) -> None:
+        super().__init__(address, _Connection)
+        self.emulator, self.is_google = emulator, is_google
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that closed the connection early."""
@@ -393,27 +361,11 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Google(_Server):
-    """Google's hosts as guests see them: a call without a token is anonymous."""
-
-    def received(self, target: str, host: str, token: str) -> tuple[str, str]:
-        is_xml = host == "storage.googleapis.com" and not _JSON_API.match(target)
-        return XML.rstrip("/") + target if is_xml else target, token or ANONYMOUS
-
-
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     disable_nagle_algorithm = True
     server: _Server
-
-    def setup(self) -> None:
-        super().setup()
-        self.server.opened(self.connection)
-
-    def finish(self) -> None:
-        self.server.closed(self.connection)
-        super().finish()
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Return the time of the cloud for the header ``Date``."""
@@ -428,11 +380,12 @@ class _Connection(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            media_type = self.headers.get("Content-Type", "")
-            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            target, token = self.server.received(self.path, headers.get("host", ""), token)
-            request = Request(self.command, target, body, content_type=media_type, token=token, headers=headers)
+            target, headers = self.path, {name.lower(): value for name, value in self.headers.items()}
+            token = headers.get("authorization", "").removeprefix("Bearer ")
+            if self.server.is_google:
+                is_xml = headers.get("host") == "storage.googleapis.com" and not _JSON_API.match(target)
+                target, token = XML.rstrip("/") + target if is_xml else target, token or ANONYMOUS
+            request = Request(self.command, target, body, token, headers)
             answer = self.server.emulator.answer(request)
         except Broken as broken:
             self._break(broken)
@@ -472,3 +425,31 @@ class _Connection(BaseHTTPRequestHandler):
             self.connection.close()
         else:
             self.connection.shutdown(socket.SHUT_RDWR)
+
+
+def google_context(path: Path) -> tuple[ssl.SSLContext, str]:
+    """Return the settings of a server with the names of `HOSTS`, and its certificate, PEM.
+
+    Args:
+        path: File that has the key only for a moment.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOSTS[0])])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    builder = x509.CertificateBuilder(
+        issuer_name=name,
+        subject_name=name,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - datetime.timedelta(days=1),
+        not_valid_after=now + datetime.timedelta(days=30),
+    )
+    names = x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS])
+    authority = x509.BasicConstraints(ca=True, path_length=None)
+    signed = builder.add_extension(names, critical=False).add_extension(authority, critical=True)
+    certificate = signed.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    path.touch(0o600)
+    path.write_bytes(certificate + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context, certificate.decode()

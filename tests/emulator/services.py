@@ -11,8 +11,8 @@ from tests.emulator.accounts import Profile
 from tests.emulator.blueprint import last, project_of
 from tests.emulator.catalog import COMPUTE_ENGINE, REGIONS, ZONES
 from tests.emulator.cloud import Call, Cloud, method
-from tests.emulator.errors import Refusal, bad_request, invalid, not_found, refusal
 from tests.emulator.governance import EMAIL, PROJECT_NUMBER, SCOPES, account_of
+from tests.emulator.messages import Refusal, bad_request, invalid, not_found, refusal
 from tests.emulator.storage import Bucket
 
 Json = dict[str, Any]
@@ -70,11 +70,9 @@ def _implied(noun: str, verb: str, call: Call) -> list[str]:
 
 def _billing(cloud: Cloud, call: Call) -> Permissions:
     if "skus" not in call.method.id:  # the price list needs none
-        project = last(call.path["name"])
-        if project != cloud.project:
-            raise not_found(f"projects/{project}")
+        _check_project(cloud, last(call.path["name"]))
         verb = "get" if call.method.id.endswith(".getBillingInfo") else "createBillingAssignment"
-        yield project, f"resourcemanager.projects.{verb}"
+        yield cloud.project, f"resourcemanager.projects.{verb}"
 
 
 def _resource_manager(cloud: Cloud, call: Call) -> Permissions:
@@ -90,11 +88,14 @@ def _iam(cloud: Cloud, call: Call) -> Permissions:
 
 
 def _org_policy(cloud: Cloud, call: Call) -> Permissions:
-    project = project_of(call.path.get("name") or f"{call.path['parent']}/")
-    if project not in (cloud.project, PROJECT_NUMBER):
-        raise not_found(f"projects/{project}")
+    _check_project(cloud, project_of(call.path.get("name") or f"{call.path['parent']}/"))
     verb = call.method.id.rpartition(".")[2]
     yield cloud.project, f"orgpolicy.policy.{'get' if verb.startswith('get') else 'set'}"
+
+
+def _check_project(cloud: Cloud, project: str) -> None:
+    if project not in (cloud.project, PROJECT_NUMBER):
+        raise not_found(f"projects/{project}")
 
 
 def _service_usage(cloud: Cloud, call: Call) -> Permissions:
@@ -107,12 +108,12 @@ def _storage(cloud: Cloud, call: Call) -> Permissions:
     bucket = call.path.get("bucket") or call.path["destinationBucket"]
     permission = f"storage.{noun}.{'create' if verb in ('insert', 'rewrite') else verb}"
     cloud.storage.check(cloud.governance, call.token, cloud.denied, bucket, permission)
-    yield from ()
+    return iter(())
 
 
 def _none(cloud: Cloud, call: Call) -> Permissions:
-    """Yield nothing: callers may always ask for their own profile and permissions."""
-    yield from ()
+    """Return nothing: callers may always ask for their own profile and permissions."""
+    return iter(())
 
 
 SERVICES: dict[str, Callable[[Cloud, Call], Permissions]] = {

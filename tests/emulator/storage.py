@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-from tests.emulator.errors import Refusal, bad_request
 from tests.emulator.governance import ANONYMOUS, EMAIL, Governance, identity_of
-from tests.emulator.messages import Answer, Request, encode
+from tests.emulator.messages import Answer, Refusal, Request, bad_request, encode
 
 if TYPE_CHECKING:
     from tests.emulator.cloud import Cloud

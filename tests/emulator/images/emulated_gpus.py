@@ -2,24 +2,22 @@
 
 It plays the hardware and no more: devices that a script lists, or lets grow. They have no logical devices, so
 strategies find none, and all that is computed is computed by the CPU, by TensorFlow as it is. CUDA_VISIBLE_DEVICES
-hides them as it hides real ones. A .pth file installs it at the start of each interpreter if that variable is set.
+hides them as it hides real ones. A .pth file imports this module at the start of each interpreter if that variable is
+set.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import itertools
 import json
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from wrapt import register_post_import_hook
+
 _STATE = "/run/emulator/driver"  # exists if the driver does not work
-_MODULE = "tensorflow.python.framework.config"
 
 
 def visible(count: int, chosen: str | None) -> int:
@@ -28,8 +26,10 @@ def visible(count: int, chosen: str | None) -> int:
     return len(list(itertools.takewhile(lambda word: word.strip().isdigit() and int(word) < count, words)))
 
 
-def add_gpus(config: ModuleType, count: int) -> None:
+def add_gpus(config: ModuleType) -> None:
     """Let a module of TensorFlow list GPUs, and accept settings of their memory."""
+    installed = json.loads(Path(os.environ["EMULATED_GPUS"]).read_text(encoding="utf-8"))["count"]
+    count = visible(0 if Path(_STATE).exists() else installed, os.environ.get("CUDA_VISIBLE_DEVICES"))
     list_devices, grow = config.list_physical_devices, config.set_memory_growth
     kind = config.context.PhysicalDevice
     gpus = [kind(name=f"/physical_device:GPU:{number}", device_type="GPU") for number in range(count)]
@@ -44,32 +44,4 @@ def add_gpus(config: ModuleType, count: int) -> None:
     vars(config).update(list_physical_devices=list_physical_devices, set_memory_growth=set_memory_growth)
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, real: importlib.abc.Loader) -> None:
-        self._real = real
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._real.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._real.exec_module(module)
-        count = json.loads(Path(os.environ["EMULATED_GPUS"]).read_text(encoding="utf-8"))["count"]
-        working = 0 if Path(_STATE).exists() else count
-        add_gpus(module, visible(working, os.environ.get("CUDA_VISIBLE_DEVICES")))
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-def install() -> None:
-    """Wait for TensorFlow to be imported."""
-    sys.meta_path.insert(0, _Finder())
+register_post_import_hook(add_gpus, "tensorflow.python.framework.config")

@@ -52,22 +52,23 @@ def gpus() -> list[dict[str, str]]:
     ]
 
 
-def query(names: list[str], options: list[str], listed: list[dict[str, str]]) -> str:
-    """Return the lines of ``--query-gpu=NAMES --format=csv,OPTIONS``."""
-    units = {name: "" if "nounits" in options else _UNITS.get(name.partition(".")[0], "") for name in names}
-    lines = [] if "noheader" in options else [", ".join(names)]
-    lines += [", ".join(gpu[name] + unit for name, unit in units.items()) for gpu in listed]
-    return "".join(f"{line}\n" for line in lines)
+def report(words: list[str], listed: list[dict[str, str]]) -> tuple[str, str, float]:
+    """Return the header and the lines of what the arguments ask, and the seconds of the loop; 0: once.
 
-
-def read(words: list[str]) -> tuple[list[str], list[str], float]:
-    """Return names, options of the format, and seconds of the loop; 0: once."""
-    loop_s = float(words[words.index("-l") + 1]) if "-l" in words else 0.0
+    Raises:
+        ValueError: a feature is missing.
+    """
+    if not words:
+        return "", "".join(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n" for gpu in listed), 0.0
     given = dict(word.split("=", 1) for word in words if word.startswith("--"))
-    names, options = given.pop("--query-gpu", ""), given.pop("--format", "")
-    if given or len(words) != 2 * ("-l" in words) + bool(names) + bool(options) or bool(names) != bool(options):
+    names, options = given.pop("--query-gpu").split(","), given.pop("--format").split(",")
+    loop = words[words.index("-l") :][:2] if "-l" in words else []
+    if given or len(words) != 2 + len(loop) or not set(names) <= set(listed[0]):
         raise ValueError(" ".join(words))
-    return names.split(",") if names else [], options.split(","), loop_s
+    units = {name: "" if "nounits" in options else _UNITS.get(name.partition(".")[0], "") for name in names}
+    header = "" if "noheader" in options else f"{', '.join(names)}\n"
+    lines = "".join(", ".join(gpu[name] + unit for name, unit in units.items()) + "\n" for gpu in listed)
+    return header, lines, float(loop[1]) if loop else 0.0
 
 
 def main(words: list[str]) -> int:
@@ -82,20 +83,17 @@ def main(words: list[str]) -> int:
         sys.stdout.write("No devices were found\n")
         return 6
     try:
-        names, options, loop_s = read(words)
-        if not set(names) <= set(listed[0]):
-            raise ValueError(", ".join(names))
-    except ValueError as error:
+        header, lines, loop_s = report(words, listed)
+    except (LookupError, ValueError) as error:
         sys.stdout.write(f"Invalid combination of input arguments: {error}. Please run 'nvidia-smi -h' for help.\n")
         return 6
+    sys.stdout.write(header)
     while True:
-        lines = (f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})\n" for gpu in listed)
-        sys.stdout.write(query(names, options, listed) if names else "".join(lines))
+        sys.stdout.write(lines)
         sys.stdout.flush()
         if not loop_s:
             return 0
         time.sleep(loop_s)
-        options = [*options, "noheader"]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,23 +15,33 @@ import pytest
 _WHEEL = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def wheel(directory: Path, name: str, version: str, module: str = "", *, requires: Sequence[str] = ()) -> Path:
-    """Write a wheel of one module below `directory`; return its path.
+def wheel(
+    directory: Path,
+    name: str,
+    version: str,
+    module: str | Mapping[str, str] = "",
+    *,
+    requires: Sequence[str] = (),
+    extras: Sequence[str] = (),
+) -> Path:
+    """Write a wheel of one module, or of files by their paths, below `directory`; return its path.
 
     Source: https://packaging.python.org/specifications/binary-distribution-format/.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
+    stem = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     files = {
-        f"{name}.py": module,
-        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {requirement}\n" for requirement in requires),
-        f"{info}/WHEEL": _WHEEL,
+        **({f"{name}.py": module} if isinstance(module, str) else module),
+        f"{stem}.dist-info/METADATA": metadata + "".join(f"Provides-Extra: {extra}\n" for extra in extras),
+        f"{stem}.dist-info/WHEEL": _WHEEL,
     }
     record = "".join(f"{path},{_digest(text)},{len(text.encode())}\n" for path, text in files.items())
-    path = directory / f"{name}-{version}-py3-none-any.whl"
+    record_path = f"{stem}.dist-info/RECORD"
+    path = directory / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        for inner, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+        for inner, text in {**files, record_path: f"{record}{record_path},,\n"}.items():
             archive.writestr(inner, text)
     return path
 

@@ -11,7 +11,6 @@ from provision.gce.catalog.machines import resolved
 from provision.gce.diagnosis import Diagnosis, Scope
 from provision.gce.options import GceOptions
 from provision.gce.quota import Quotas
-from tests.next_steps import command_lines
 
 DAY_S = 86400
 Amounts = Mapping[str, tuple[float, float]]
@@ -79,18 +78,3 @@ def test_which_gpu_quota_counts(spot: bool, duration_s: int, usual: int, preempt
     quotas = {"NVIDIA_T4_GPUS": (usual, 0.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (preemptible, 0.0)}
     problem = problems_of(GceOptions(gpu="t4", spot=spot, max_duration_s=duration_s), 2, quotas)
     assert (problem == []) is ok
-
-
-def test_both_gpu_quotas_are_reported_and_requested_if_it_is_unknown_which_one_counts() -> None:
-    quotas = {"NVIDIA_T4_GPUS": (1.0, 0.0), "PREEMPTIBLE_NVIDIA_T4_GPUS": (1.0, 0.0)}
-    [problem] = problems_of(GceOptions(gpu="t4"), 2, quotas)
-    assert problem.cause == "PREEMPTIBLE_NVIDIA_T4_GPUS is too small as well (limit 1)"
-    lines = command_lines(problem).splitlines()
-    assert [line.split("--quota-id ")[1].split()[0] for line in lines] == [
-        "NVIDIA-T4-GPUS-per-project-region",
-        "PREEMPTIBLE-NVIDIA-T4-GPUS-per-project-region",
-    ]
-    assert all("--preferred-value 2 " in line for line in lines)
-    for cloud in (GceOptions(gpu="t4", spot=True), GceOptions(gpu="t4", max_duration_s=8 * DAY_S)):
-        [problem] = problems_of(cloud, 2, quotas)
-        assert len(command_lines(problem).splitlines()) == 1

@@ -145,16 +145,3 @@ def test_values_that_cannot_be_set_are_refused_before_any_call(given: dict[str, 
     with pytest.raises(ValueError, match=r".") as error:
         GceProvider.change(GceOptions(), given)
     assert message in str(error.value)
-
-
-def test_items_labels_and_tags_are_added_to_those_of_the_fleet() -> None:
-    given = {"metadata": ("note=a=b",), "labels": ("team=vision",), "tags": ("web",), "setup": "true"}
-    cloud = GceProvider.change(GceOptions(), {**given, "idle_timeout_s": 1800})
-    request = properties(cloud)
-    assert {"note": "a=b", "fleet-setup": "true", "fleet-idle-timeout": "1800"}.items() <= items(request).items()
-    assert not {"fleet-startup-script", "fleet-restarts"} & items(request).keys()
-    assert request["labels"] == {"team": "vision", "fleet": "demo", "fleet-owner": OWNER, "fleet-user": "ada-laptop"}
-    assert request["disks"][0]["initializeParams"]["labels"] == request["labels"]
-    assert request["tags"]["items"] == ["demo-k3jq7xab", "web"]
-    logins = {"ssh-keys": f"fleet:{KEY}", "block-project-ssh-keys": "true", "enable-guest-attributes": "TRUE"}
-    assert logins.items() <= items(request).items()
