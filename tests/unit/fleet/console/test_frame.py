@@ -11,25 +11,15 @@ import pytest
 from fleet.console.frame import make_frame
 from fleet.console.tables import Row, find_stragglers, render
 from fleet.console.view import View, estimate_remaining_s
-from fleet.events import Event, LogChunk, Phase, Progress, Usage
+from fleet.events import Event, Phase, Progress, Usage
 from tests.unit.fleet.console.samples import START, after, names, opened, running, started
-from tests.unit.fleet.console.screens import at, frame, state
+from tests.unit.fleet.console.screens import at, state
 
 
-@pytest.mark.parametrize("height", [1, 5, 10])
-def test_even_the_smallest_terminal_shows_a_few_tasks(height: int) -> None:
+def test_even_the_smallest_terminal_shows_a_few_tasks() -> None:
     view = after(opened(40), started(40), *running(40))
-    text = render(make_frame(view, width=80, height=height, now=START), 80)
+    text = render(make_frame(view, width=80, height=1, now=START), 80)
     assert sum(line.startswith("worker-") for line in text.splitlines()) >= 2
-
-
-def test_a_progress_bar_of_a_task_is_in_its_row() -> None:
-    text = frame([started(1), state("worker-0", Phase.RUNNING)], 80, bars={"worker-0": "Downloading 45%"})
-    assert text.splitlines()[3].endswith("Downloading 45%")
-
-
-def test_without_events_nothing_is_shown() -> None:
-    assert frame([], 80) == frame([LogChunk("worker-0", "worker-0", 1, 0, b"x")], 80) == ""
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -9,9 +9,9 @@ import pytest
 
 from fleet import events
 from fleet.console.jsonl import JsonSink
-from fleet.console.messages import Activities, Reporter, format_error, format_exit, print_error
+from fleet.console.messages import Activities, Reporter, format_error, print_error
 from fleet.errors import NotFoundError, NotReadyError, UsageError
-from fleet.events import BootstrapProgress, Exit, JobDiagnosed, JobStarted, Phase, PushProgress
+from fleet.events import BootstrapProgress, JobDiagnosed, JobStarted, Phase, PushProgress
 from fleet.steps import Step
 from tests.next_steps import next_lines
 from tests.unit.fleet.console.samples import ENDED, started
@@ -50,11 +50,6 @@ def test_a_command_that_attaches_does_not_report_earlier_starts() -> None:
     assert reporter.message(running) == reporter.message(running._replace(phase=Phase.WAITING)) == ""
     assert reporter.message(running._replace(phase=Phase.EXITED))
     assert reporter.message(running._replace(attempt=3))
-
-
-def test_exit_words() -> None:
-    ends = [None, Exit(), Exit(0), Exit(3), Exit(None, 9), Exit(None, 99)]
-    assert [format_exit(end) for end in ends] == ["ended", "ended", "done", "exit 3", "SIGKILL", "signal 99"]
 
 
 def test_an_activity_is_reported_once_for_all_tasks_and_waiting_at_the_first() -> None:
