@@ -5,10 +5,11 @@ Each probe costs a process, so results are cached with a key that changes when t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from train.agent.files.disk import read_json, read_text, write_atomic
 from train.agent.host.processes import boot_id
@@ -33,7 +34,13 @@ class Interpreter(NamedTuple):
     runs_hook: bool = False  # it has proven that it runs the hook
     pin: str = ""  # its TensorFlow as a requirement; empty: it has none
     base: str = ""  # the interpreter of which it is a virtual environment, or itself; without links
-    package_directories: Tuple[str, ...] = ()
+    stamps: Dict[str, int] = {}  # by path; they change when a package is installed
+
+    @property
+    def package_directories(self) -> Tuple[str, ...]:
+        """Return the directories in which it finds packages, in order."""
+        paths = (path for path, stamp in self.stamps.items() if stamp)
+        return tuple(path for path in paths if os.path.basename(path) in _PACKAGE_DIRECTORIES)
 
 
 def find_executables(program: str, search: str) -> Iterator[str]:
@@ -44,11 +51,13 @@ def find_executables(program: str, search: str) -> Iterator[str]:
             yield path
 
 
-def _stamp(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
+def _stamps(paths: Iterable[str]) -> Dict[str, int]:
+    """Return the times at which files and directories were changed; 0: missing."""
+    stamps = dict.fromkeys(paths, 0)
+    for path in stamps:
+        with contextlib.suppress(OSError):
+            stamps[path] = os.stat(path).st_mtime_ns
+    return stamps
 
 
 class Probe:
@@ -57,13 +66,11 @@ class Probe:
     Args:
         cache: The file.
         environment: In which the user's script will find its interpreter.
-        hook: Directory of the hook that interpreters are to prove; empty: nothing is proven.
+        hook: Directory of the hook that interpreters are to prove.
     """
 
-    def __init__(self, cache: str, environment: Dict[str, str], hook: str = "") -> None:
+    def __init__(self, cache: str, environment: Dict[str, str], hook: str) -> None:
         self._hook = hook
-        sources = read_source("sitecustomize") + read_source("probe_interpreter")
-        self._checksum = zlib.crc32(sources.encode()) if hook else 0
         self._cache = cache
         self._environment = environment
         self._values: Dict[str, Any] = read_json(cache) or {}
@@ -84,11 +91,6 @@ class Probe:
         """Discard a cached result."""
         self._changed = self._values.pop(name, None) is not None or self._changed
 
-    def stamps(self, python: str) -> Dict[str, int]:
-        """Return values that change when a package is installed for `python`, which `interpreter` has probed."""
-        cached = self._values.get("interpreters", {}).get(self._key(python))
-        return dict(cached["stamps"]) if cached else {}
-
     def save(self) -> None:
         """Write the cache; a full disk only makes the next probe slower."""
         if self._changed:
@@ -106,75 +108,60 @@ class Probe:
             OSError: the hook cannot be written.
         """
         search = self._environment.get("PATH", os.defpath)
-        if requested:
-            path = os.path.expanduser(requested)
-            paths = [path] if "/" in path else list(find_executables(path, search))[:1]
-            reason = f"the interpreter {requested} does not exist on this host"
-        else:
-            paths = list(find_executables("python3", search))
-            reason = f"python3 is not on the PATH of this host ({search})"
-        if self._hook:
-            install_hook(self._hook)
-        usable: List[Interpreter] = []
-        for path in paths:
-            interpreter = self._probe_interpreter(path)
-            if interpreter and (requested or "tensorflow" in interpreter.versions):
+        program = os.path.expanduser(requested or "python3")
+        paths = [program] if "/" in program else list(find_executables(program, search))
+        install_hook(self._hook)
+        usable: Optional[Interpreter] = None
+        for interpreter in filter(None, map(self._probe_interpreter, paths[:1] if requested else paths)):
+            if requested or "tensorflow" in interpreter.versions:
                 return interpreter
-            if interpreter:
-                usable.append(interpreter)
-            elif requested:
-                reason = f"{requested} on this host does not run as a Python interpreter"
-        if not usable:
+            usable = usable or interpreter
+        if usable is None:
+            reason = f"python3 is not on the PATH of this host ({search})"
+            if requested:
+                problem = "does not run as a Python interpreter" if paths else "does not exist"
+                reason = f"{requested} on this host {problem}"
             raise RefusedError(Refusal.PYTHON, reason, "install Python on the host, or name its interpreter")
-        return usable[0]
+        return usable
 
     def _probe_interpreter(self, path: str) -> Optional[Interpreter]:
-        key = self._key(path)
-        cached = self._values.setdefault("interpreters", {}).get(key)
-        if cached and self._is_current(cached):
-            return _interpreter(path, cached)
-        environment = proof_environment(self._hook, self._environment) if self._hook else self._environment
-        answer = _query_interpreter(path, "probe_interpreter", [], environment)
+        name = "\n".join([f"interpreter {path}", *(self._environment.get(name, "") for name in _PROBE_VARIABLES)])
+        checksum = zlib.crc32((read_source("sitecustomize") + read_source("probe")).encode())
+        stamps = self._values.get(name, {"key": [0, {}]})["key"][1]
+        cached = self.recall(name, [checksum, _stamps(stamps)])
+        if cached:
+            return Interpreter(path, **cached, stamps=stamps)
+        answer = _query_interpreter(path, ["versions"], proof_environment(self._hook, self._environment))
         try:
-            entry: Dict[str, Any] = {"versions": dict(answer["versions"])}
-            watched_paths = [path, os.path.realpath(path), *answer["directories"]]
-        except (ValueError, LookupError, TypeError):
+            stamps = _stamps([path, os.path.realpath(path), *answer["directories"]])
+            values = {"versions": answer["versions"], **{name: answer.get(name, "") for name in ("pin", "base")}}
+        except (LookupError, TypeError):
             return None
-        entry.update({name: answer.get(name, "") for name in ("pin", "base")})
-        entry["hooked"] = self._hook != "" and answer.get("hook") == PROVEN
-        entry["asked"] = self._checksum
-        entry["stamps"] = {path: _stamp(path) for path in watched_paths}
-        self._values["interpreters"][key] = entry
-        self._changed = True
-        return _interpreter(path, entry) if entry["versions"] else None
+        values["runs_hook"] = answer.get("hook") == PROVEN
+        self.keep(name, [checksum, stamps], values)
+        return Interpreter(path, **values, stamps=stamps)
 
-    def missing_modules(self, python: str, names: Sequence[str], directories: Sequence[str] = ()) -> List[str]:
-        """Return the top-level modules of `names` that `python` cannot find; none if it does not answer.
+    def missing_modules(
+        self, interpreter: Interpreter, names: Sequence[str], directories: Sequence[str] = ()
+    ) -> List[str]:
+        """Return the top-level modules of `names` that an interpreter cannot find; none if it does not answer.
 
         Nothing is executed. The result is cached until a package is installed or removed, unless `directories` are
         given.
 
         Args:
-            python: The interpreter.
+            interpreter: Was probed.
             names: Without dots.
             directories: Absolute; searched after its own.
         """
-        name, key = f"modules of {python}", [self.stamps(python), sorted(names)]
+        name, key = f"modules of {interpreter.path}", [interpreter.stamps, sorted(names)]
         missing = self.recall(name, key) if names and not directories else None
-        if not names or missing is not None:
-            return [str(module) for module in missing or ()]
-        argument = json.dumps([sorted(names), list(directories)])
-        missing = _query_interpreter(python, "find_modules", [argument], self._environment)
-        if missing is not None and not directories:
-            self.keep(name, key, missing)
+        if names and missing is None:
+            argument = json.dumps([sorted(names), list(directories)])
+            missing = _query_interpreter(interpreter.path, ["missing", argument], self._environment)
+            if missing is not None and not directories:
+                self.keep(name, key, missing)
         return [str(module) for module in missing or ()]
-
-    def _key(self, path: str) -> str:
-        return "\n".join([path] + [self._environment.get(name, "") for name in _PROBE_VARIABLES])
-
-    def _is_current(self, cached: Dict[str, Any]) -> bool:
-        is_same = all(_stamp(path) == stamp for path, stamp in cached["stamps"].items())
-        return is_same and self._checksum in (0, cached.get("asked"))
 
     def gpus(self) -> List[Gpu]:
         """Return the GPUs that nvidia-smi lists; none if it is missing or does not answer."""
@@ -182,7 +169,7 @@ class Probe:
         if not program:
             self.no_gpus_reason = "nvidia-smi is not installed"
             return []
-        key = [program, _stamp(program), boot_id()]
+        key = [_stamps([program]), boot_id()]
         cached = self.recall("gpus", key)
         if cached:
             return [Gpu(*values) for values in cached]
@@ -194,21 +181,6 @@ class Probe:
         return gpus
 
 
-def _interpreter(path: str, entry: Dict[str, Any]) -> Interpreter:
-    """Return an interpreter from its entry in the cache, which an older agent may have written."""
-    stamps = entry["stamps"].items()
-    return Interpreter(
-        path,
-        dict(entry["versions"]),
-        entry.get("hooked", False),
-        entry.get("pin", ""),
-        entry.get("base", ""),
-        tuple(
-            directory for directory, stamp in stamps if stamp and os.path.basename(directory) in _PACKAGE_DIRECTORIES
-        ),
-    )
-
-
 def list_packages(python: str, environment: Dict[str, str]) -> List[str]:
     """Return the packages that an interpreter finds, as ``NAME==VERSION``; empty if it does not answer.
 
@@ -216,20 +188,19 @@ def list_packages(python: str, environment: Dict[str, str]) -> List[str]:
         python: The interpreter.
         environment: In which it runs.
     """
-    packages = _query_interpreter(python, "list_packages", [], environment) if python else None
+    packages = _query_interpreter(python, ["packages"], environment) if python else None
     return [str(package) for package in packages or ()]
 
 
-def _query_interpreter(python: str, script: str, arguments: Sequence[str], environment: Dict[str, str]) -> Any:
-    """Run a module of train.agent.injected; return the JSON value in its last line, or None if the module failed.
+def _query_interpreter(python: str, arguments: Sequence[str], environment: Dict[str, str]) -> Any:
+    """Run train.agent.injected.probe; return the JSON value in its last line, or None if it failed.
 
     Args:
         python: The interpreter.
-        script: Name of the module.
-        arguments: Of the module.
+        arguments: The question, and its argument.
         environment: In which it runs.
     """
-    command = [python, "-c", read_source(script), *arguments]
+    command = [python, "-c", read_source("probe"), *arguments]
     code, printed = run_program(command, environment, PROBE_DEADLINE_S)
     try:
         return json.loads(printed.rstrip("\n").rpartition("\n")[2]) if code == 0 else None

@@ -12,7 +12,7 @@ from train.agent.host.facts import Interpreter, Probe
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source
-from train.agent.injected.count_gpus import MARK
+from train.agent.injected.probe import MARK
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import RESTARTING, Gpu, Refusal
 
@@ -124,13 +124,13 @@ def count_tensorflow_gpus(
         ClientGoneError: the client is gone.
     """
     name = f"seen by {interpreter.path}"
-    key = [probe.stamps(interpreter.path), [list(gpu) for gpu in gpus], boot_id()]
+    key = [interpreter.stamps, [list(gpu) for gpu in gpus], boot_id()]
     cached = probe.recall(name, key)
     if isinstance(cached, int) and cached >= expected:
         return cached
     steps.report_step("checking the GPUs of TensorFlow")
     env = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0", "PYTHONUNBUFFERED": "1"}
-    command = [interpreter.path, "-c", read_source("count_gpus")]
+    command = [interpreter.path, "-c", read_source("probe"), "gpus"]
     end, lines = run_quietly(command, env, steps, TENSORFLOW_DEADLINE_S)
     if end is None:
         lines.append(f"it did not answer within {TENSORFLOW_DEADLINE_S:.0f} s")

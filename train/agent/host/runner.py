@@ -9,7 +9,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from train.agent.host.processes import decode_exit, signal_group
-from train.agent.host.spawn import Hook, spawn
+from train.agent.host.spawn import spawn
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import RefusedError
 from train.agent.protocol.records import BootstrapStep, Exit, Refusal
@@ -100,7 +100,6 @@ def run(
     *,
     deadline_s: float,
     on_lines: Callable[[List[str]], Optional[bool]],
-    hook: Optional[Hook] = None,
 ) -> Exit:
     """Run `command` in `directory` to its end, in its own process group that ends with this call.
 
@@ -111,7 +110,6 @@ def run(
         steps: Reports the progress.
         deadline_s: Longest time without progress.
         on_lines: Called at least every 0.2 s with the new lines of output; returns True on progress.
-        hook: Runs first in the interpreters that `command` starts, and in itself.
 
     Raises:
         OverdueError: the deadline has passed.
@@ -119,7 +117,7 @@ def run(
         RefusedError: the client sends another request.
         OSError: it cannot be started.
     """
-    spawned = spawn(command, env, directory, umask=0o077, gated=False, hook=hook)
+    spawned = spawn(command, env, directory, umask=0o077, gated=False)
     poll, client = select.poll(), steps.channel.fileno()
     for fd in (spawned.output, client):
         poll.register(fd, select.POLLIN)
@@ -145,9 +143,7 @@ def run(
         signal_group(spawned.pid, signal.SIGKILL)
         if status is None:
             os.waitpid(spawned.pid, 0)
-        for fd in (spawned.output, spawned.line):
-            if fd >= 0:
-                os.close(fd)
+        os.close(spawned.output)
 
 
 def _read(output: int, poll: select.poll) -> bytes:

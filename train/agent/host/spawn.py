@@ -1,13 +1,11 @@
 """Start a process that cannot outlive its parent and waits at a gate before it runs, with the hook in its Python.
 
-The hook is code that runs in a task's interpreter before any user code, and can dump its stacks. Python imports a
-module ``sitecustomize`` at the end of its start-up (https://docs.python.org/3/library/site.html), so a directory with
-one, first on PYTHONPATH, runs before the script and everything that it imports. The hook removes every trace of
-itself and then imports the ``sitecustomize`` that would have been found without it.
-
-If that is not reliable, a task is held before its exec instead, see `hook_for`: user code never runs early. Only an
-interpreter that has run the hook on this host with the same variables may be held by it. If a task is another
-program, such as a shell or R, the interpreters that it starts use the hook only to dump their stacks.
+The hook is code that runs in a task's interpreter before any user code: it dumps stacks, and observes TensorFlow.
+Python imports a module ``sitecustomize`` at the end of its start-up (https://docs.python.org/3/library/site.html), so
+a directory with one, first on PYTHONPATH, runs before the script and everything that it imports. The hook removes
+every trace of itself and then imports the ``sitecustomize`` that would have been found without it. It is used if the
+fleet's interpreter on this host has run it. If a task is another program, such as a shell or R, the interpreters that
+it starts run the hook.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import gc
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence
+from typing import AbstractSet, Callable, Dict, Mapping, NamedTuple, NoReturn, Sequence
 
 from train.agent.files.disk import make_directory, read_text, write_atomic
 from train.agent.injected import read_source
@@ -35,19 +33,6 @@ PROVE = "prove"
 PROVEN = "proven"
 # Of the real-time signals, those at both ends are taken by threads libraries and by the Java runtime.
 STACKS_SIGNAL = signal.SIGRTMIN + 13
-# What decides which code an interpreter runs before the hook.
-_DECISIVE = (
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "PYTHONUSERBASE",
-    "PYTHONNOUSERSITE",
-    "PYTHONPLATLIBDIR",
-    "PYTHONWARNINGS",
-    "LD_PRELOAD",
-    "LD_LIBRARY_PATH",
-    "HOME",
-)
-_ELF = b"\x7fELF"
 
 try:
     import ctypes  # Python has no other way to prctl(2): to end with the parent, and to adopt orphans
@@ -174,12 +159,12 @@ def spawn(
     *,
     umask: int,
     gated: bool,
-    hook: Optional[Hook] = None,
+    hook: str = "",
 ) -> Spawned:
-    """Start `command` in `directory`, in its own session and process group.
+    """Start `command` in `directory`, in its own session and process group, with the hook in that directory.
 
-    It gets SIGKILL when we end. A gated one waits for `open_gate`, and ends when the gate is closed instead: before
-    its exec, or in the hook where that is a warm one.
+    It gets SIGKILL when we end. A gated one waits before its exec for `open_gate`, and ends when the gate is closed
+    instead.
 
     Raises:
         OSError: no process or pipe can be made.
@@ -277,7 +262,7 @@ def _run_child(
     umask: int,
     parent: int,
     ends: _Ends,
-    hook: Optional[Hook],
+    hook: str,
 ) -> NoReturn:
     try:
         os.setsid()
@@ -287,13 +272,11 @@ def _run_child(
         _, gate, line = _keep_descriptors(ends)
         _default_signals()
         os.umask(umask)
-        if gate >= 0 and not (hook and hook.holds_task):
-            if not _pass_gate(gate):
-                os._exit(_NOT_RELEASED)
-            gate = -1
+        if gate >= 0 and not _pass_gate(gate):
+            os._exit(_NOT_RELEASED)
         os.chdir(directory)
         if hook:
-            env = hook_environment(hook, env, os.getpid(), gate, line)
+            env = hook_environment(hook, env, line)
         os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
     except OSError as error:
         reason = _explain_failure(command[0], error)
@@ -303,23 +286,6 @@ def _run_child(
 
 
 # --- the hook ------------------------------------------------------------------------------------------------------
-
-
-class Proof(NamedTuple):
-    """Evidence that an interpreter of this host runs the hook."""
-
-    python: str  # as it is named in commands
-    directory: str  # of the hook
-    program: bool  # it is one itself, and no script that may do something else the next time
-
-
-class Hook(NamedTuple):
-    """The way in which a task uses the hook."""
-
-    directory: str
-    holds_task: bool  # it holds the task; else the task is held before its exec
-    for_children: bool = False  # it is for the interpreters that the task starts, whichever program the task is
-    obstacle: str = ""  # why it does not hold the task
 
 
 def install_hook(directory: str) -> None:
@@ -335,57 +301,21 @@ def install_hook(directory: str) -> None:
             write_atomic(path, source.encode())
 
 
-def is_program(path: str) -> bool:
-    """Return True if a file is a binary program, not a script."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(len(_ELF)) == _ELF
-    except OSError:
-        return False
-
-
 def proof_environment(directory: str, environment: Mapping[str, str]) -> Dict[str, str]:
     """Return an environment in which an interpreter that runs the hook sets `VARIABLE` to `PROVEN`."""
     return {**environment, "PYTHONPATH": _with_directory(directory, environment), VARIABLE: PROVE}
 
 
-def hook_for(
-    command: Sequence[str], env: Mapping[str, str], session: Mapping[str, str], proof: Optional[Proof]
-) -> Optional[Hook]:
-    """Return how `command` uses the hook, or None if the host's interpreter has not run it.
+def hook_environment(directory: str, env: Mapping[str, str], line: int) -> Dict[str, str]:
+    """Return the environment in which a process starts with the hook.
 
     Args:
-        command: Of the task.
+        directory: Of the hook.
         env: Of the task.
-        session: In which the proof was made.
-        proof: Of the host's interpreter.
+        line: Descriptor to which the hook writes its reports, and stacks.
     """
-    if proof is None:
-        return None
-    is_script = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
-    if command[0] != proof.python or not is_script:
-        obstacle = "the command does not run a script with the fleet's interpreter"
-        return Hook(proof.directory, holds_task=False, for_children=True, obstacle=obstacle)
-    changed = next((name for name in _DECISIVE if env.get(name) != session.get(name)), "")
-    obstacle = f"{changed} is not that of the host" if changed else ""
-    if not proof.program:
-        obstacle = "the fleet's interpreter is a script"
-    return Hook(proof.directory, holds_task=not obstacle, obstacle=obstacle)
-
-
-def hook_environment(hook: Hook, env: Mapping[str, str], pid: int, gate: int, line: int) -> Dict[str, str]:
-    """Return the environment in which the process `pid` starts with the hook.
-
-    Args:
-        hook: Its directory.
-        env: Of the task.
-        pid: Of the process; in any other the hook only removes itself, unless it is one for those below.
-        gate: Descriptor from which it reads that it may run; negative where it was held already.
-        line: Descriptor to which it writes that it has arrived, and its stacks.
-    """
-    had, before = ("1", env["PYTHONPATH"]) if "PYTHONPATH" in env else ("0", "")
-    value = f"{0 if hook.for_children else pid}:{gate}:{line}:{int(STACKS_SIGNAL)}:{had}:{before}"
-    return {**env, "PYTHONPATH": _with_directory(hook.directory, env), VARIABLE: value}
+    value = f"{int('PYTHONPATH' in env)}:{line}:{int(STACKS_SIGNAL)}"
+    return {**env, "PYTHONPATH": _with_directory(directory, env), VARIABLE: value}
 
 
 def _with_directory(directory: str, env: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Adapt a task's interpreter, so that scripts for older TensorFlow versions run on several workers.
 
-The hook (train.agent.injected.sitecustomize) executes this before the script if `VARIABLE` names an adaptation:
+The hook (train.agent.injected.sitecustomize) installs them when the script first imports a large module. `VARIABLE`
+names them:
 
 - ``keras``: ``import keras`` imports tf-keras, whose fit works with several workers; Keras 3's does not
   (https://github.com/keras-team/keras/issues/20585).
@@ -17,7 +18,7 @@ import importlib
 import operator
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 
 TYPE_CHECKING = False  # typing is not imported before the script
 if TYPE_CHECKING:
@@ -67,61 +68,23 @@ class AliasLoader:
         module.__spec__ = self.spec
 
 
-class PatchFinder:
-    """Adapt modules when they are loaded.
-
-    Args:
-        modules: Their names.
-        adapt: Adapts a module.
-    """
-
-    def __init__(self, modules: "tuple[str, ...]", adapt: "Callable[[Any], None]") -> None:
-        self.modules = modules
-        self.adapt = adapt
-
-    def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
-        """Return the spec of a module that is adapted."""
-        if name not in self.modules:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = PatchLoader(spec.loader, self.adapt)  # type: ignore[assignment]
-        return spec
-
-
-class PatchLoader:
-    """Load a module, and adapt it.
-
-    Args:
-        loader: The module's own loader.
-        adapt: Adapts the module.
-    """
-
-    def __init__(self, loader: "Any", adapt: "Callable[[Any], None]") -> None:
-        self.loader = loader
-        self.adapt = adapt
-
-    def __getattr__(self, name: str) -> "Any":
-        return getattr(self.loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> "Any":
-        """Return what the module's own loader creates."""
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: "Any") -> None:
-        """Execute the module, and adapt it."""
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.adapt(module)
-
-
 def adapt_data(module: "Any") -> None:
-    """Wrap the readers of files, or `get_distributed_dataset` of a module from which all strategies call it."""
-    if module.__name__ == _READER_MODULE:
-        note_readers(module)
-    original = getattr(module, "get_distributed_dataset", None)
-    if original is not None:
-        module.get_distributed_dataset = shard_by_elements(original)
+    """Wrap `get_distributed_dataset` of a module from which all strategies call it."""
+    import contextlib
+    import functools
+    import inspect
+
+    original = module.get_distributed_dataset
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def get_distributed_dataset(*args: "Any", **kwargs: "Any") -> "Any":
+        given = signature.bind(*args, **kwargs)
+        with contextlib.suppress(Exception):  # TensorFlow's internals have changed: it behaves as without fleet
+            _adapt(given.arguments)
+        return original(*given.args, **given.kwargs)
+
+    module.get_distributed_dataset = get_distributed_dataset
 
 
 def adapt_resolver(module: "Any") -> None:
@@ -129,7 +92,7 @@ def adapt_resolver(module: "Any") -> None:
     import contextlib
     import functools
 
-    cls: "Any" = getattr(module, "TFConfigClusterResolver", object)
+    cls: "Any" = module.TFConfigClusterResolver
 
     @functools.wraps(cls.__init__)
     def begin(*args: "Any", original: "Any" = cls.__init__, **kwargs: "Any") -> None:
@@ -137,8 +100,7 @@ def adapt_resolver(module: "Any") -> None:
             restore_tf_config()
         original(*args, **kwargs)
 
-    if cls is not object:
-        cls.__init__ = begin
+    cls.__init__ = begin
 
 
 def restore_tf_config() -> None:
@@ -171,24 +133,6 @@ def _count_workers(text: str) -> int:
         return sum(len(cluster.get(name, ())) for name in ("chief", "master", "worker"))
     except Exception:  # whatever the script has written
         return 0
-
-
-def shard_by_elements(original: "Callable[..., Any]") -> "Callable[..., Any]":
-    """Return `get_distributed_dataset` with data sets that are sharded by elements if they have too few files."""
-    import contextlib
-    import functools
-    import inspect
-
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def get_distributed_dataset(*args: "Any", **kwargs: "Any") -> "Any":
-        given = signature.bind(*args, **kwargs)
-        with contextlib.suppress(Exception):  # TensorFlow's internals have changed: it behaves as without fleet
-            _adapt(given.arguments)
-        return original(*given.args, **given.kwargs)
-
-    return get_distributed_dataset
 
 
 def _adapt(arguments: "dict[str, Any]") -> None:
@@ -272,11 +216,15 @@ def _report(name: str, text: str) -> None:
         print("fleet: " + text, file=sys.stderr, flush=True)
 
 
-if __name__ == "fleet_adaptations":
-    _FINDERS = {
-        KERAS: AliasFinder(),
-        SHARD: PatchFinder((_READER_MODULE, *_INPUT_MODULES), adapt_data),
-        TF_CONFIG: PatchFinder((_RESOLVERS,), adapt_resolver),
-    }
-    _NAMES = [item.partition(":")[0] for item in os.environ.get(VARIABLE, "").split(",")]
-    sys.meta_path[:0] = [_FINDERS[name] for name in _NAMES if name in _FINDERS]  # type: ignore[misc]
+def install() -> "dict[str, Callable[[Any], None]]":
+    """Install the alias of Keras if it is named; return what adapts modules that were loaded, by their names."""
+    names = [item.partition(":")[0] for item in os.environ.get(VARIABLE, "").split(",")]
+    patches: "dict[str, Callable[[Any], None]]" = {}
+    if KERAS in names:
+        sys.meta_path.insert(0, AliasFinder())
+    if SHARD in names:
+        patches.update(dict.fromkeys(_INPUT_MODULES, adapt_data))
+        patches[_READER_MODULE] = note_readers
+    if TF_CONFIG in names:
+        patches[_RESOLVERS] = adapt_resolver
+    return patches

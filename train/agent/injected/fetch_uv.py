@@ -18,8 +18,7 @@ import zipfile
 
 _SILENCE_S = 20.0
 _LONGEST = 200 << 20  # bytes
-_WHEEL = re.compile(r"uv-(\d+)\.(\d+)\.(\d+)-py3-none-(.+)\.whl")
-_TAG = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
+_WHEEL = re.compile(r"uv-(\d+)\.(\d+)\.(\d+)-py3-none-(\w+linux)_\S*_{}\.whl".format(os.uname().machine))
 
 
 class _Page(html.parser.HTMLParser):
@@ -57,20 +56,10 @@ def _read(url):  # type: (str) -> tuple[bytes, str]
 
 
 def _rank(link):  # type: (str) -> tuple[int, ...]
-    """Return the version of a wheel that runs here; empty for other files."""
-    match = _WHEEL.fullmatch(urllib.parse.unquote(urllib.parse.urlsplit(link).path).rpartition("/")[2])
-    if match is None:
-        return ()
-    kind, here = "musllinux", [1 << 10]
-    names = (os.confstr("CS_GNU_LIBC_VERSION") or "").split() if "CS_GNU_LIBC_VERSION" in os.confstr_names else []
-    if names[:1] == ["glibc"]:
-        kind, here = "manylinux", [int(part) for part in names[1].split(".")[:2]]
-    fits = any(
-        tag[1] == kind and [int(tag[2]), int(tag[3])] <= here and tag[4] == os.uname().machine
-        for tag in map(_TAG.fullmatch, match[4].split("."))
-        if tag is not None
-    )
-    return tuple(int(part) for part in match.group(1, 2, 3)) if fits else ()
+    """Return the version of a wheel for this processor and C library; empty for other files."""
+    match = _WHEEL.match(urllib.parse.unquote(urllib.parse.urlsplit(link).path).rpartition("/")[2])
+    kind = "manylinux" if "CS_GNU_LIBC_VERSION" in os.confstr_names else "musllinux"
+    return tuple(int(part) for part in match.group(1, 2, 3)) if match and match.group(4) == kind else ()
 
 
 def _fetch(index, target):  # type: (str, str) -> None

@@ -33,6 +33,20 @@ _TRACING = "tracing a tf.function"
 _DATA = "loading data"
 SERVING = "serving the other tasks"
 
+_INITIALIZE = "_initialize_multi_worker"
+_WAITS = {
+    "tensorflow.python.distribute.collective_all_reduce_strategy": (
+        "CollectiveAllReduceExtended",
+        _INITIALIZE,
+        WAITING,
+    ),
+    "tensorflow.python.distribute.parameter_server_strategy_v2": (
+        "ParameterServerStrategyV2",
+        "_connect_to_cluster",
+        WAITING,
+    ),
+    "tensorflow.python.training.server_lib": ("Server", "join", SERVING),
+}
 _BUILDING = "tf.function-graph_building"  # name of TensorFlow's own trace event
 _NOT_FUNCTIONS = ("tf.constant", _BUILDING)
 _WINDOW_S = 2.0
@@ -55,7 +69,10 @@ class HookReporter:
         self._handles: "bool | None" = None  # as it was reported
 
     def _identify(self) -> "tuple[int, int]":
-        stat = os.fstat(self._pipe)
+        try:
+            stat = os.fstat(self._pipe)
+        except OSError:  # the script has closed it
+            return 0, 0
         return stat.st_dev, stat.st_ino
 
     def attach(self, pipe: int) -> None:
@@ -196,12 +213,12 @@ def _count_gpus() -> int:
         return 1  # unknown
 
 
-def _print_target(error: Exception, code: "Any") -> None:
+def _print_target(error: "Exception | None", code: "Any") -> None:
     """Print the file that Keras could not download, for the diagnosis: `get_file` derives its path in many ways.
 
     A path below the directory in which a login begins is written with ``~``.
     """
-    trace = error.__traceback__
+    trace = error.__traceback__ if error is not None else None
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
     names = trace.tb_frame.f_locals if trace is not None else {}
@@ -215,25 +232,27 @@ def _print_target(error: Exception, code: "Any") -> None:
 
 
 class Observer:
-    """Wrap modules when they are imported.
+    """Wrap and adapt modules when they are imported.
 
     Args:
-        reporter: Takes the reports.
+        pipe: Takes the reports.
         modules: Names of modules whose import takes seconds.
+        adaptations: Each adapts the module of that name.
     """
 
-    def __init__(self, reporter: HookReporter, modules: "tuple[str, ...]") -> None:
-        self._reporter = reporter
+    def __init__(
+        self, pipe: int, modules: "tuple[str, ...]", adaptations: "dict[str, Callable[[Any], None]]"
+    ) -> None:
+        self._reporter = HookReporter(pipe)
         self._modules = modules
-        self._steps = StepClock(reporter)
+        self._steps = StepClock(self._reporter)
         self._patches: "dict[str, Callable[[Any], None]]" = {
             "tensorflow.python.profiler.trace": self._patch_trace,
-            "tensorflow.python.distribute.collective_all_reduce_strategy": self._patch_collective,
-            "tensorflow.python.distribute.parameter_server_strategy_v2": self._patch_parameter_server,
-            "tensorflow.python.training.server_lib": self._patch_server,
+            **dict.fromkeys(_WAITS, self._patch_waits),
             "tensorflow.python.data.ops.multi_device_iterator_ops": self._patch_iterators,
             "keras.src.utils.file_utils": self._patch_download,
             "tf_keras.src.utils.data_utils": self._patch_download,
+            **adaptations,
         }
 
     def attach(self, pipe: int) -> None:
@@ -269,49 +288,36 @@ class Observer:
             except Exception:  # TensorFlow's internals have changed
                 pass
 
-    def _wrap(
-        self,
-        owner: "Any",
-        name: str,
-        activity: str,
-        *,
-        on_end: "Callable[[], None] | None" = None,
-        on_error: "Callable[[Exception], None] | None" = None,
-    ) -> None:
-        """Report an activity while a function runs."""
+    def _wrap(self, owner: "Any", name: str, activity: str, after: "Callable[[Any], None] | None" = None) -> None:
+        """Report an activity while a function runs; call `after` with the exception that it raised, or None."""
         original, reporter = getattr(owner, name), self._reporter
 
         def wrapper(*args: "Any", **kwargs: "Any") -> "Any":
+            failure: "Any" = None
             reporter.begin(activity)
             try:
                 return original(*args, **kwargs)
             except Exception as error:
-                if on_error is not None:
-                    on_error(error)
+                failure = error
                 raise
             finally:
                 reporter.end()
-                if on_end is not None:
-                    on_end()
+                if after is not None:
+                    after(failure)
 
         setattr(owner, name, _imitate(wrapper, original))
 
-    def _patch_collective(self, module: "Any") -> None:
-        self._wrap(module.CollectiveAllReduceExtended, "_initialize_multi_worker", WAITING, on_end=self._enable)
+    def _patch_waits(self, module: "Any") -> None:
+        owner, name, activity = _WAITS[module.__name__]
+        self._wrap(getattr(module, owner), name, activity, self._enable if name == _INITIALIZE else None)
 
-    def _enable(self) -> None:
+    def _enable(self, _error: "Any") -> None:
         self._steps.enabled = True
         self._reporter.watch_sigterm()
 
-    def _patch_parameter_server(self, module: "Any") -> None:
-        self._wrap(module.ParameterServerStrategyV2, "_connect_to_cluster", WAITING)
-
-    def _patch_server(self, module: "Any") -> None:
-        self._wrap(module.Server, "join", SERVING)
-
     def _patch_download(self, module: "Any") -> None:
         code = module.get_file.__code__
-        self._wrap(module, "get_file", _DATA, on_error=lambda error: _print_target(error, code))
+        self._wrap(module, "get_file", _DATA, lambda error: _print_target(error, code))
 
     def _patch_iterators(self, module: "Any") -> None:
         """Collect the iterators of distributed data sets."""

@@ -117,7 +117,6 @@ def become(request: "dict[str, Any]", descriptors: "list[int]", number: int) -> 
     for finder in sys.meta_path:
         if hasattr(finder, "attach"):  # train.agent.injected.observer
             finder.attach(LINE)
-    os.write(LINE, b"a")
     opened = os.read(gate, 64)
     if opened[:1] != b"g":
         os._exit(_NOT_RELEASED)

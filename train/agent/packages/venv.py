@@ -25,7 +25,7 @@ from train.agent.files.paths import HostPaths, VenvPaths
 from train.agent.host.facts import Interpreter
 from train.agent.host.jobs import newest_tasks, open_lock, try_lock
 from train.agent.host.runner import OverdueError, Steps, run, run_quietly
-from train.agent.injected.probe_interpreter import TENSORFLOWS
+from train.agent.injected.probe import TENSORFLOWS
 from train.agent.packages.index import hide_logins, netrc_text, pip_environment
 from train.agent.packages.pip import find_cause
 from train.agent.packages.uv import InstallationWatch, Uv

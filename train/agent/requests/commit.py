@@ -118,7 +118,7 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
         port=reservation.port,
         listener=reservation.listener,
         control=listener,
-        proof=reservation.proof(),
+        hook=reservation.host.hook if reservation.interpreter.runs_hook else "",
         host_environment=reservation.host_environment(variables),
         host=reservation.host,
         lock=reservation.lock,

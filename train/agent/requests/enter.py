@@ -26,7 +26,6 @@ from train.agent.supervisor.environment import (
 
 REFUSED = 14
 _NOT_RUN, _NOT_FOUND = 126, 127  # exit codes of a shell
-_HOOK_FIELDS = 6
 
 
 def enter(host: HostPaths, job: str, slot: str, words: Sequence[str], umask: int) -> NoReturn:
@@ -94,11 +93,11 @@ def _running_environment(paths: TaskPaths) -> Dict[str, str]:
 
 def without_hook(env: Dict[str, str]) -> Dict[str, str]:
     """Return the environment of a task as its script gets it, see train.agent.host.spawn."""
-    fields = env.get(VARIABLE, "").split(":", _HOOK_FIELDS - 1)
     kept = {name: value for name, value in env.items() if name != VARIABLE}
-    if len(fields) == _HOOK_FIELDS:
-        kept.pop("PYTHONPATH", None)
-        kept.update({"PYTHONPATH": fields[-1]} if fields[-2] == "1" else {})
+    had, is_hooked, _ = env.get(VARIABLE, "").partition(":")
+    if is_hooked:
+        path = kept.pop("PYTHONPATH").partition(os.pathsep)[2]
+        kept.update({"PYTHONPATH": path} if had == "1" else {})
     return kept
 
 

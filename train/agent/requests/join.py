@@ -148,7 +148,7 @@ def _await_gpus(host: HostPaths, session: Dict[str, str], expected: int) -> None
     """
     deadline = time.monotonic() + DRIVER_DEADLINE_S
     while expected:
-        probe = Probe(host.probe, session)
+        probe = Probe(host.probe, session, host.hook)
         probe.forget("gpus")
         count = len(probe.gpus())
         if count >= expected:

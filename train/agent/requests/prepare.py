@@ -24,7 +24,6 @@ from train.agent.host.facts import (
 from train.agent.host.jobs import JOB_NAME, holder_of, open_lock, queued_jobs, try_lock
 from train.agent.host.ports import TaskPort, listen_for_links, reserve_task_port
 from train.agent.host.processes import await_exit, end_leftovers, supervisor_of
-from train.agent.host.spawn import Proof, is_program
 from train.agent.protocol.channel import Channel, Periodic
 from train.agent.protocol.cluster import parse_task
 from train.agent.protocol.errors import RefusedError
@@ -141,13 +140,6 @@ class Reservation:
         link = self.listener.getsockname()[1] if self.listener else 0
         return Member(self.request.slot, "", self.request.address, port, link)
 
-    def proof(self) -> Optional[Proof]:
-        """Return the proof that the interpreter runs the hook, or None."""
-        interpreter = self.interpreter
-        return (
-            Proof(interpreter.path, self.host.hook, is_program(interpreter.path)) if interpreter.runs_hook else None
-        )
-
     def host_environment(self, variables: Mapping[str, str]) -> HostEnvironment:
         """Return the host-specific environment of a task with these variables, and write its programs.
 
@@ -246,12 +238,11 @@ def _await_holder(host: HostPaths, waited_s: float) -> None:
 
 def _reserve(reservation: Reservation) -> None:
     request = reservation.request
-    hook = "" if request.dry_run else reservation.host.hook
-    probe = Probe(reservation.host.probe, reservation.session, hook)
+    probe = Probe(reservation.host.probe, reservation.session, reservation.host.hook)
     reservation.interpreter = probe.interpreter(request.python)
     python = reservation.interpreter.path
     _check_program(request.program, python, reservation.session)
-    reservation.missing = probe.missing_modules(python, request.imports, request.import_directories)
+    reservation.missing = probe.missing_modules(reservation.interpreter, request.imports, request.import_directories)
     reservation.gpus = probe.gpus()
     probe.save()
     reservation.reserve_ports()

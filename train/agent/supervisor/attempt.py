@@ -17,7 +17,7 @@ from train.agent.host.control import ControlServer
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import TaskPort
 from train.agent.host.processes import identify, is_marked
-from train.agent.host.spawn import hook_for, spawn
+from train.agent.host.spawn import spawn
 from train.agent.host.usage import GPU_COMMAND, PERIOD_S, SLACK_S, CpuMeter, GpuMeter
 from train.agent.peers.probes import PortProbes, answer_probes
 from train.agent.protocol import records
@@ -37,7 +37,6 @@ _PROGRESS_S = 0.5  # between two readings of the progress in the output
 _PROGRESS_SLACK_S = 0.25  # … to wait for more output
 _FEW_EPOCHS = 1000  # after this many, ends of epochs are recorded at most once a second
 _FIRST_SAMPLE_S = 0.5
-_STARTING = "starting Python"
 _IDLE_PERCENT = 5.0  # of one core or GPU; TensorFlow's heartbeats take less, and all training takes more
 
 
@@ -161,14 +160,13 @@ class Attempt:
             host_environment=start.host_environment,
         )
         command = expand_placeholders(commit.command, action.members, action.task, self.number)
-        hook = hook_for(command, env, start.session, start.proof)
-        warm = start_warm(start, command, env, hook) if commit.warm else None
-        if isinstance(warm, WarmTask) and hook is not None:
+        warm = start_warm(start, command, env) if commit.warm else None
+        if isinstance(warm, WarmTask):
             self._cold = ""
-            self.task.adopt(warm, hook)
+            self.task.adopt(warm)
         else:
             self._cold = warm if isinstance(warm, str) else None
-            self.task.start(command, env, paths.source, start.umask, hook)
+            self.task.start(command, env, paths.source, start.umask, start.hook)
         processes = {"supervisor": identify(supervisor), "task": identify(self.task.pid)}
         write_atomic(paths.processes, json.dumps(processes).encode())
         if len(action.members) > 1 and not is_evaluator(action.task):
@@ -199,8 +197,6 @@ class Attempt:
         self._loop.after("usage", left_s + _FIRST_SAMPLE_S, self._sample)
         if self._start.facts.gpus:
             self._start_gpu_meter()
-        if self.task.is_starting_python:
-            self._loop.after("progress", left_s, self._publish_progress)
 
     def end(self, reason: str, grace_s: float) -> None:
         """End the task: SIGTERM, then SIGKILL after `grace_s` seconds."""
@@ -314,8 +310,7 @@ class Attempt:
         return progress
 
     def _with_observation(self, progress: records.Progress) -> records.Progress:
-        progress = progress._replace(**self._observations.latest(time.monotonic()))
-        return progress._replace(activity=_STARTING) if self.task.is_starting_python else progress
+        return progress._replace(**self._observations.latest(time.monotonic()))
 
     def _publish_progress(self) -> None:
         self._published_at = time.monotonic()

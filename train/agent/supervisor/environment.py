@@ -7,14 +7,13 @@ import os
 import socket
 import struct
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from train.agent.files.disk import make_directory, read_text
 from train.agent.files.paths import HostPaths, TaskPaths
 from train.agent.gang.readiness import ReadinessFacts
 from train.agent.host.ports import TaskPort
 from train.agent.host.processes import MARK
-from train.agent.host.spawn import Proof
 from train.agent.injected.adaptations import JOB, TF_CONFIG, VARIABLE
 from train.agent.protocol.cluster import placeholder_values, tf_config
 from train.agent.protocol.records import Commit, Member
@@ -120,7 +119,7 @@ class Start(NamedTuple):
     port: TaskPort
     listener: socket.socket
     control: socket.socket
-    proof: Optional[Proof]  # that the interpreter runs the hook
+    hook: str  # directory of the hook; empty: the interpreter does not run it
     host_environment: HostEnvironment
     host: HostPaths
     lock: int  # of the host; a queued job takes it when it is its turn

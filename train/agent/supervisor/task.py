@@ -23,7 +23,7 @@ from train.agent.host.processes import (
     signal_all,
     signal_group,
 )
-from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, open_gate, spawn
+from train.agent.host.spawn import STACKS_SIGNAL, Spawned, open_gate, spawn
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_process
 from train.agent.supervisor.observations import split_reports
@@ -32,8 +32,6 @@ from train.agent.supervisor.warm import WarmTask, receive_exit
 
 # Descendants of a task may write for this time after the task itself has ended.
 LINGER_S = 2.0
-# From the start of the process until its interpreter has come to the hook; a cold disk takes seconds.
-ARRIVE_S = 60.0
 # From the signal until all stacks are there, and after the last byte of them: faulthandler writes many small parts.
 STACKS_S = 2.0
 _QUIET_S = 0.5
@@ -53,7 +51,7 @@ class TaskEvents(NamedTuple):
     output: Callable[[bytes], None]  # as it comes
     exit: Callable[[Exit], None]  # once when it has ended
     closed: Callable[[], None]  # once when all output is read after that, and no process descends from it
-    held: Callable[[], None]  # once when it has arrived at its gate
+    held: Callable[[], None]  # once when it waits at its gate
     report: Callable[[bytes], None]  # of the hook, see train.agent.injected.observer
 
 
@@ -82,8 +80,6 @@ class TaskProcess:
         self._is_helper = is_helper
         self.output = self._gate = self._hook_pipe = -1
         self._cut_report = b""
-        self._has_hook_arrived = False
-        self._is_hook_for_children = False
         self._stack_requests: List[Callable[[str], None]] = []
         self._stacks = bytearray()
         self._reap_attempts = 0
@@ -97,21 +93,19 @@ class TaskProcess:
         self.released = False
         self.reason = NO_REASON
 
-    def start(
-        self, command: Sequence[str], env: Dict[str, str], directory: str, umask: int, hook: Optional[Hook] = None
-    ) -> None:
-        """Start the process and hold it at its gate: before its exec, or in the interpreter if `hook` can hold it.
+    def start(self, command: Sequence[str], env: Dict[str, str], directory: str, umask: int, hook: str = "") -> None:
+        """Start the process and hold it before its exec; its interpreters run the hook in that directory.
 
         Raises:
             OSError: no process can be made.
         """
-        self._take(spawn(command, env, directory, umask=umask, gated=True, hook=hook), hook)
+        self._take(spawn(command, env, directory, umask=umask, gated=True, hook=hook))
 
-    def adopt(self, task: WarmTask, hook: Hook) -> None:
+    def adopt(self, task: WarmTask) -> None:
         """Take over a task that was forked and comes to its gate."""
         self.forked = task
         self._loop.watch(task.connection.fileno(), READ, lambda _: self._read_exit(task.connection))
-        self._take(task.spawned, hook)
+        self._take(task.spawned)
 
     def _read_exit(self, connection: socket.socket) -> None:
         status = receive_exit(connection)
@@ -124,24 +118,16 @@ class TaskProcess:
         if self.exit is None:
             self.record_exit(status)
 
-    def _take(self, spawned: Spawned, hook: Optional[Hook]) -> None:
+    def _take(self, spawned: Spawned) -> None:
         self._spawned = spawned
         self.pid, self.output, self._gate, self._hook_pipe, _ = spawned
         self._oom = OomWatch(self.pid)
         with contextlib.suppress(OSError):  # over the user's limit for pipes
             fcntl.fcntl(self.output, _SET_PIPE_SIZE, _PIPE_SIZE)
         self._loop.watch(self.output, READ, lambda _: self._read())
-        if hook is not None:
-            self._is_hook_for_children = self._has_hook_arrived = hook.for_children  # these send only stacks
+        if self._hook_pipe >= 0:
             self._loop.watch(self._hook_pipe, READ, lambda _: self._read_hook())
-        if hook is not None and hook.holds_task:
-            self._loop.after("arrive", ARRIVE_S, self._never_arrived)
-        else:
-            self._loop.after("arrive", 0.0, self._events.held)
-
-    def _never_arrived(self) -> None:
-        self.reason = Reason(f"killed because its interpreter did not come to the script within {ARRIVE_S:.0f} s")
-        self.kill()
+        self._loop.after("held", 0.0, self._events.held)
 
     def release(self, start_at: float = 0.0) -> None:
         """Open the gate at a time of the monotonic clock; at once if it is past."""
@@ -149,11 +135,6 @@ class TaskProcess:
             self._gate = -1
             self.released = True
             open_gate(self._spawned, start_at)
-
-    @property
-    def is_starting_python(self) -> bool:
-        """Return True if its gate is open and its interpreter has not come to the hook yet."""
-        return self.released and self._hook_pipe >= 0 and not self._has_hook_arrived
 
     @property
     def held(self) -> bool:
@@ -193,7 +174,7 @@ class TaskProcess:
 
     def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
-        if not self._is_hook_for_children or self._can_dump_stacks(self.pid):
+        if self._can_dump_stacks(self.pid):
             return self.pid
         table = list_processes()
         candidates = [pid for pid in descendants(self.pid, table) if self._can_dump_stacks(pid)]
@@ -218,11 +199,6 @@ class TaskProcess:
         if not data:
             self._close_hook_pipe()
             return
-        if not self._has_hook_arrived:  # the hook writes a byte when it arrives
-            self._has_hook_arrived, data = True, data[1:]
-            if self._loop.waits_for("arrive"):
-                self._loop.cancel("arrive")
-                self._events.held()
         reports, stacks, self._cut_report = split_reports(self._cut_report + data)
         for report in reports:
             self._events.report(report)
@@ -288,7 +264,7 @@ class TaskProcess:
             os.close(self._gate)
             self._gate = -1
         self._drain()
-        for name in ("arrive", "kill"):
+        for name in ("held", "kill"):
             self._loop.cancel(name)
         if self.exit.signal == signal.SIGKILL and not self.killed:
             verdict = self._oom.verdict()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional
 from train.agent.files.disk import list_names, make_directory, read_text, remove_file
 from train.agent.host.control import short_path
 from train.agent.host.processes import MARK, is_marked, list_processes, signal_all
-from train.agent.host.spawn import STACKS_SIGNAL, Hook, Spawned, spawn
+from train.agent.host.spawn import STACKS_SIGNAL, Spawned, spawn
 from train.agent.supervisor.environment import Start
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ class WarmTask(NamedTuple):
     connection: socket.socket  # to its parent process, which reports the exit, and kills the task when this is closed
 
 
-def start_warm(
-    start: Start, command: Sequence[str], env: Mapping[str, str], hook: Optional[Hook]
-) -> Union[WarmTask, str]:
+def start_warm(start: Start, command: Sequence[str], env: Mapping[str, str]) -> Union[WarmTask, str]:
     """Fork a task, held at its gate; else return why it is a new process, and prepare to fork the next one."""
+    is_script = len(command) > 1 and (not command[1].startswith("-") or (command[1] == "-m" and len(command) > 2))
+    is_script = is_script and command[0] == start.host_environment.python
     obstacles = {
-        "the host has no Python that imports sitecustomize": hook is None,
-        hook.obstacle if hook is not None else "": hook is not None and not hook.holds_task,
+        "the host has no Python that imports sitecustomize": not start.hook,
+        "the command does not run a script with the fleet's interpreter": not is_script,
         "the host runs several tasks": bool(start.host.shared),
         "the host has GPUs": bool(start.facts.gpus),
         "the job has secrets": bool(start.commit.secret_env),
     }
     obstacle = next((text for text, is_true in obstacles.items() if is_true), "")
     program = read_program(command, start.paths.source) if not obstacle else WarmProgram(obstacle=obstacle)
-    if hook is None or program.obstacle:
+    if program.obstacle:
         return program.obstacle
     kept = {name: value for name, value in env.items() if not _VOLATILE.fullmatch(name)}
     path = os.path.join(start.host.warm, _make_key(command[0], program.modules, kept, start.paths.directory))
@@ -71,7 +71,7 @@ def start_warm(
     task = _fork_task(path, {**values, "path": program.first_path, "umask": start.umask})
     if isinstance(task, str):
         with contextlib.suppress(OSError):
-            _start_server(path, [command[0], os.path.join(hook.directory, "warm.py")], kept, program.modules, hook)
+            _start_server(path, command[0], kept, program.modules, start.hook)
     return task
 
 
@@ -170,7 +170,7 @@ def receive_exit(connection: socket.socket) -> Optional[int]:
     return int(words[1]) if len(words) == 2 and words[0] == b"exit" else -1
 
 
-def _start_server(path: str, program: List[str], kept: Mapping[str, str], modules: Sequence[str], hook: Hook) -> None:
+def _start_server(path: str, python: str, kept: Mapping[str, str], modules: Sequence[str], hook: str) -> None:
     """Start the process from which later tasks are forked, unless it exists; it ends the one before.
 
     Raises:
@@ -181,8 +181,7 @@ def _start_server(path: str, program: List[str], kept: Mapping[str, str], module
         return
     end_server(root)
     make_directory(root)
-    command = [*program, root, key, str(int(STACKS_SIGNAL)), *modules]
-    hook = hook._replace(holds_task=False, for_children=True)
+    command = [python, os.path.join(hook, "warm.py"), root, key, str(int(STACKS_SIGNAL)), *modules]
     spawned = spawn(command, {**kept, MARK: root}, "/", umask=0o077, gated=False, hook=hook)
     os.close(spawned.output)
     os.close(spawned.line)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from train.agent.host.loop import Loop
-from train.agent.host.spawn import Hook, install_hook
+from train.agent.host.spawn import install_hook
 from train.agent.protocol.records import Exit
 from train.agent.supervisor.task import TaskEvents, TaskProcess
 
@@ -70,10 +70,10 @@ def process() -> Iterator[HeldProcess]:
         held.end()
 
 
-def hook_in(directory: Path, *, holds_task: bool = True) -> Hook:
-    """Write the hook into a directory; return it."""
+def hook_in(directory: Path) -> str:
+    """Write the hook into a directory; return the hook's directory."""
     install_hook(str(directory / "hook"))
-    return Hook(str(directory / "hook"), holds_task)
+    return str(directory / "hook")
 
 
 def script_in(directory: Path, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Test that a task is held inside its interpreter, and that the hook leaves no trace when the script begins."""
+"""Test that the hook leaves no trace when the script begins, and reports stacks and activities."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.process.train.agent.processes import HeldProcess, hook_in, process, s
 from tests.process.train.agent.requests.test_bootstrap import interpreter
 from tests.program import PYTHON
 from train.agent.host.facts import Probe
-from train.agent.host.spawn import VARIABLE, Hook, Proof, hook_for
 from train.agent.protocol.records import Exit, HangInspection
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"]
+ENDS = ["3.8", "3.13"]
 OBSERVE = """
 import json, os, subprocess, sys
 child = "import json, os, sys; print(json.dumps([sys.path[1:], dict(os.environ), os.listdir('/proc/self/fd')]))"
@@ -35,19 +35,24 @@ print(json.dumps({
 
 
 def started(
-    child: HeldProcess, directory: Path, script: str, hook: Hook | None, python: str = sys.executable, **env: str
+    child: HeldProcess, directory: Path, script: str, hook: str, python: str = sys.executable, **env: str
 ) -> None:
     command = [python, script_in(directory, script)]
     child.task.start(command, {"PATH": os.defpath, **env}, str(directory), 0o022, hook)
 
 
-def observe(directory: Path, hook: Hook | None, python: str = sys.executable, **env: str) -> dict[str, object]:
+def run_held(child: HeldProcess) -> None:
+    """Release a task once it is held; return when it has ended."""
+    child.until(lambda: child.held)
+    child.task.release()
+    child.until(lambda: child.exits)
+
+
+def observe(directory: Path, hook: str, python: str = sys.executable, **env: str) -> dict[str, object]:
     """Return what a script sees of itself."""
     with process() as child:
         started(child, directory, OBSERVE, hook, python, **env)
-        child.until(lambda: child.held)
-        child.task.release()
-        child.until(lambda: child.exits)
+        run_held(child)
         assert child.exits == [Exit(code=0)], bytes(child.output)
         seen: dict[str, object] = json.loads(child.output)
         return seen
@@ -56,7 +61,7 @@ def observe(directory: Path, hook: Hook | None, python: str = sys.executable, **
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_script_sees_nothing_of_the_hook(tmp_path: Path, version: str) -> None:
     python = interpreter(version)
-    with_hook, without = observe(tmp_path, hook_in(tmp_path), python), observe(tmp_path, None, python)
+    with_hook, without = observe(tmp_path, hook_in(tmp_path), python), observe(tmp_path, "", python)
     fds, child = with_hook.pop("fds"), with_hook["child"]
     assert fds == [0, 1, 2, 3, 1023]
     assert without.pop("fds") == [0, 1, 2, 3]
@@ -69,42 +74,30 @@ def test_a_script_sees_nothing_of_the_hook(tmp_path: Path, version: str) -> None
 def test_pythonpath_is_as_the_user_has_it(tmp_path: Path, given: str) -> None:
     with_hook, without = (
         observe(tmp_path, hook_in(tmp_path), PYTHONPATH=given),
-        observe(tmp_path, None, PYTHONPATH=given),
+        observe(tmp_path, "", PYTHONPATH=given),
     )
     assert with_hook["path"] == without["path"]
     assert with_hook["env"] == without["env"]
 
 
-@pytest.mark.parametrize("holds_task", [True, False])
-def test_no_user_code_runs_before_the_gate_opens(tmp_path: Path, holds_task: bool) -> None:
+def test_no_user_code_runs_before_the_gate_opens_and_the_start_time(tmp_path: Path) -> None:
     directory = tmp_path / "own"
     directory.mkdir()
     (directory / "sitecustomize.py").write_text("import os\nos.write(1, b'site ')\n")
     (directory / "usercustomize.py").write_text("import os\nos.write(1, b'user ')\n")
-    hook = hook_in(tmp_path, holds_task=holds_task)
+    script = "import time; print(time.monotonic())"
     with process() as child:
-        started(child, tmp_path, "print('script')", hook, PYTHONPATH=str(directory))
+        started(child, tmp_path, script, hook_in(tmp_path), PYTHONPATH=str(directory))
         child.until(lambda: child.held)
         child.serve(0.2)
-        assert (b"task.py" in Path(f"/proc/{child.task.pid}/cmdline").read_bytes()) is holds_task
         assert child.output == b""
         assert child.task.held
-        child.task.release()
-        child.until(lambda: child.exits)
-        assert child.output.startswith(b"site ")
-        assert child.output.endswith(b"script\n")
-        assert child.held == 1
-
-
-@pytest.mark.parametrize("holds_task", [True, False])
-def test_no_user_code_runs_before_the_start_time(tmp_path: Path, holds_task: bool) -> None:
-    with process() as child:
-        started(child, tmp_path, "import time; print(time.monotonic())", hook_in(tmp_path, holds_task=holds_task))
-        child.until(lambda: child.held)
         start_at = time.monotonic() + 0.2
         child.task.release(start_at)
         child.until(lambda: child.exits)
-        assert float(child.output) >= start_at
+        assert child.output.startswith(b"site ")
+        assert float(child.output.split()[-1]) >= start_at
+        assert child.held == 1
 
 
 ALIASED = """
@@ -125,9 +118,8 @@ print(K.name, os.environ.get("PYTHONPATH"), "sitecustomize" in sys.modules)
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("for_children", [False, True])
-def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str, for_children: bool) -> None:
+@pytest.mark.parametrize("version", ENDS)
+def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: str) -> None:
     package = tmp_path / "tf_keras"
     (package / "layers").mkdir(parents=True)
     (package / "__init__.py").write_text("from . import layers\n")
@@ -135,17 +127,14 @@ def test_keras_is_tf_keras_in_an_adapted_interpreter(tmp_path: Path, version: st
     (package / "layers" / "__init__.py").write_text("from .core import Dense\n")
     (package / "layers" / "core.py").write_text("class Dense: pass\n")
     (package / "layers" / "late.py").write_text("from ..backend import name as late\n")
-    hook = hook_in(tmp_path, holds_task=not for_children)._replace(for_children=for_children)
     with process() as child:
         script = "import os, warnings\nwarnings.simplefilter('error')\n" + ALIASED
-        started(child, tmp_path, script, hook, interpreter(version), FLEET_ADAPT="keras")
-        child.until(lambda: child.held)
-        child.task.release()
-        child.until(lambda: child.exits)
+        started(child, tmp_path, script, hook_in(tmp_path), interpreter(version), FLEET_ADAPT="keras")
+        run_held(child)
         assert child.output.decode() == "as tf-keras: No module named 'tf_keras.nothing'\nbackend None False\n"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ENDS)
 def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: Path, version: str) -> None:
     python, directory = interpreter(version), tmp_path / "own"
     directory.mkdir()
@@ -158,9 +147,7 @@ def test_errors_of_the_next_sitecustomize_are_reported_as_python_does(tmp_path: 
         )
         with process() as child:
             child.task.start([python, script], env, str(tmp_path), 0o022, hook_in(tmp_path))
-            child.until(lambda child=child: child.held)  # type: ignore[misc]
-            child.task.release()
-            child.until(lambda child=child: child.exits)  # type: ignore[misc]
+            run_held(child)
             assert bytes(child.output) == plain.stdout
 
 
@@ -183,11 +170,10 @@ main()
 """
 
 
-@pytest.mark.parametrize("holds_task", [True, False])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_stacks_of_all_threads(tmp_path: Path, version: str, holds_task: bool) -> None:
+@pytest.mark.parametrize("version", ENDS)
+def test_the_stacks_of_all_threads(tmp_path: Path, version: str) -> None:
     with process() as child:
-        started(child, tmp_path, SLEEP, hook_in(tmp_path, holds_task=holds_task), interpreter(version))
+        started(child, tmp_path, SLEEP, hook_in(tmp_path), interpreter(version))
         child.task.release()
         child.until(lambda: b"ready" in child.output)
         stacks: list[str] = []
@@ -218,7 +204,7 @@ def test_no_process_gets_a_signal_that_would_end_it(tmp_path: Path) -> None:
     }
     for name, script in scripts.items():
         with process() as child:
-            started(child, tmp_path, script, None if name == "without" else hook_in(tmp_path))
+            started(child, tmp_path, script, "" if name == "without" else hook_in(tmp_path))
             child.task.release()
             child.until(lambda child=child: b"ready" in child.output)  # type: ignore[misc]
             child.serve(0.1)
@@ -232,23 +218,18 @@ def test_no_process_gets_a_signal_that_would_end_it(tmp_path: Path) -> None:
             assert not child.exits, name
 
 
-def for_children(directory: Path) -> Hook:
-    return hook_in(directory, holds_task=False)._replace(for_children=True)
-
-
-@pytest.mark.parametrize("way", ["child", "exec", "two"])
+@pytest.mark.parametrize("way", ["exec", "two"])
 def test_the_stacks_of_an_interpreter_below_a_shell(tmp_path: Path, way: str) -> None:
     script = script_in(
         tmp_path, "import time\ndef main():\n    print('ready', flush=True)\n    time.sleep(60)\nmain()\n"
     )
     commands = {
-        "child": f"{PYTHON} {script}; echo ended",
         "exec": f"exec {PYTHON} {script}",
         "two": f"sleep 60 & {PYTHON} -c pass; {PYTHON} {script}; echo ended",
     }
     with process() as child:
         child.task.start(
-            ["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, for_children(tmp_path)
+            ["/bin/sh", "-c", commands[way]], {"PATH": os.defpath}, str(tmp_path), 0o022, hook_in(tmp_path)
         )
         child.until(lambda: child.held)
         assert child.output == b""  # held before its exec
@@ -280,43 +261,11 @@ def test_a_shell_and_all_below_it_find_their_environment(tmp_path: Path) -> None
         )
         with process() as child:
             env = {"PATH": os.defpath, **given}
-            child.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, for_children(tmp_path))
-            child.until(lambda child=child: child.held)  # type: ignore[misc]
-            child.task.release()
-            child.until(lambda child=child: child.exits)  # type: ignore[misc]
+            child.task.start(["/bin/bash", "-c", command], env, str(tmp_path), 0o022, hook_in(tmp_path))
+            run_held(child)
         # A process that does not run the hook keeps its variable, which is harmless.
         shown = child.output.decode().replace("', True, ", "', False, ").splitlines()
         assert shown == plain.stdout.decode().splitlines()
-
-
-# --- which command gets it ------------------------------------------------------------------------------------------
-
-PROOF = Proof("/usr/bin/python3", "/hook", program=True)
-SESSION = {"PATH": "/usr/bin", "PYTHONPATH": "/lib/own", "HOME": "/home/user"}
-
-
-@pytest.mark.parametrize(
-    ("command", "changes", "program", "obstacle"),
-    [
-        (["/usr/bin/python3", "task.py", "-S"], {}, True, ""),
-        (["/usr/bin/python3", "-m", "package.task"], {"LANG": "C"}, True, ""),
-        (["/usr/bin/python3", "-u", "task.py"], {}, True, "the command does not run a script"),
-        (["/usr/bin/python3.9", "task.py"], {}, True, "the command does not run a script"),
-        (["sh", "task.sh"], {}, True, "the command does not run a script"),
-        (["/usr/bin/python3", "task.py"], {"PYTHONPATH": "/other"}, True, "PYTHONPATH is not that of the host"),
-        (["/usr/bin/python3", "task.py"], {"LD_PRELOAD": "/other"}, True, "LD_PRELOAD is not that of the host"),
-        (["/usr/bin/python3", "task.py"], {}, False, "the fleet's interpreter is a script"),
-    ],
-)
-def test_only_a_script_of_the_proven_interpreter_is_held_by_the_hook(
-    command: list[str], changes: dict[str, str], program: bool, obstacle: str
-) -> None:
-    hook = hook_for(command, {**SESSION, **changes}, SESSION, PROOF._replace(program=program))
-    assert hook is not None
-    assert hook.holds_task is not bool(obstacle)
-    assert hook.for_children is ("does not run a script" in obstacle)
-    assert hook.obstacle.startswith(obstacle)
-    assert hook_for(command, SESSION, SESSION, None) is None
 
 
 # --- packages -------------------------------------------------------------------------------------------------------
@@ -336,7 +285,8 @@ def test_versions_of_packages_come_from_each_kind_of_metadata(tmp_path: Path) ->
     (site / "tensorflow-2.0.dist-info").mkdir()  # left behind by an interrupted pip
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{site}:{egg}", "PYTHONNOUSERSITE": "1"}
     python = Path(sys.executable).resolve()
-    interpreter = Probe(str(tmp_path / "probe.json"), environment).interpreter(str(python))
+    host = Probe(str(tmp_path / "probe.json"), environment, str(tmp_path / "hook"))
+    interpreter = host.interpreter(str(python))
     version = ".".join(map(str, sys.version_info[:3]))
     assert interpreter.versions == {
         "python": version,
@@ -347,16 +297,16 @@ def test_versions_of_packages_come_from_each_kind_of_metadata(tmp_path: Path) ->
     assert (interpreter.pin, interpreter.base) == ("tensorflow-cpu==2.21.0+local", str(python))
     assert interpreter.package_directories[0] == str(site)
     site.rename(tmp_path / "removed")
-    interpreter = Probe(str(tmp_path / "probe.json"), environment).interpreter(str(python))
+    interpreter = host.interpreter(str(python))
     assert (interpreter.versions, interpreter.pin) == ({"python": version, "tensorflow": "1.0"}, "tf-nightly==1.0")
 
 
 # --- the proof ------------------------------------------------------------------------------------------------------
 
 
-def probe(directory: Path, hook: bool = True) -> Probe:
+def probe(directory: Path) -> Probe:
     environment = {"PATH": os.environ["PATH"]}
-    return Probe(str(directory / "probe.json"), environment, str(directory / "hook") if hook else "")
+    return Probe(str(directory / "probe.json"), environment, str(directory / "hook"))
 
 
 def wrapper(directory: Path, command: str) -> str:
@@ -370,43 +320,22 @@ def test_an_interpreter_proves_that_it_runs_the_hook(tmp_path: Path) -> None:
     host = probe(tmp_path)
     assert host.interpreter(sys.executable).runs_hook
     host.save()
-    interpreters = json.loads((tmp_path / "probe.json").read_text())["interpreters"]
-    (entry,) = interpreters.values()
-    assert entry["hooked"] is True
-    entry["versions"] = {"python": "from the cache"}
-    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
+    cache = json.loads((tmp_path / "probe.json").read_text())
+    (entry,) = cache.values()
+    entry["found"]["versions"] = {"python": "from the cache"}
+    (tmp_path / "probe.json").write_text(json.dumps(cache))
     again = probe(tmp_path).interpreter(sys.executable)
     assert (again.versions, again.runs_hook) == ({"python": "from the cache"}, True)
-    entry["asked"] = 1  # another hook than ours
-    (tmp_path / "probe.json").write_text(json.dumps({"interpreters": interpreters}))
+    entry["key"][0] = 1  # another hook than ours
+    (tmp_path / "probe.json").write_text(json.dumps(cache))
     again = probe(tmp_path).interpreter(sys.executable)
     assert again.versions["python"] != "from the cache"
     assert again.runs_hook
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        f'exec env -u PYTHONPATH {PYTHON} "$@"',
-        f'exec env -i {PYTHON} "$@"',
-        f'exec {PYTHON} -I "$@"',
-        f'exec {PYTHON} -E "$@"',
-        f'exec {PYTHON} -S "$@"',
-    ],
-)
-def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path, command: str) -> None:
-    assert not probe(tmp_path).interpreter(wrapper(tmp_path, command)).runs_hook
-
-
-def test_in_another_process_the_hook_only_takes_itself_out(tmp_path: Path) -> None:
-    """As one that a .pth file starts."""
-    hook = hook_in(tmp_path)
-    env = {"PATH": os.defpath, "PYTHONPATH": hook.directory, VARIABLE: "1:7:8:47:0:"}
-    script = "import os, sys; print([n for n in os.environ if n in ('PYTHONPATH', 'FLEET_HOOK')], sys.path[1:])"
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("[] ")
-    assert hook.directory not in done.stdout
-    assert done.stderr == ""
+def test_an_interpreter_that_passes_the_hook_by_does_not(tmp_path: Path) -> None:
+    for program in (f"env -u PYTHONPATH {PYTHON}", f"{PYTHON} -I", f"{PYTHON} -S"):
+        assert not probe(tmp_path).interpreter(wrapper(tmp_path, f'exec {program} "$@"')).runs_hook
 
 
 FAKE_TRACE = """
@@ -440,7 +369,7 @@ print(open("other").read() == "")
 """
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+@pytest.mark.parametrize("version", ENDS)
 def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path, version: str) -> None:
     package = tmp_path / "tensorflow" / "python" / "profiler"
     package.mkdir(parents=True)
@@ -450,9 +379,7 @@ def test_the_hook_reports_imports_and_tracing_of_the_task_itself(tmp_path: Path,
     (tmp_path / "keras.py").write_text("raise ImportError('broken')")
     with process() as child:
         started(child, tmp_path, OBSERVED, hook_in(tmp_path), interpreter(version))
-        child.until(lambda: child.held)
-        child.task.release()
-        child.until(lambda: child.exits)
+        run_held(child)
         assert child.output == b"broken\nTrue\n"
         expected = ["importing tensorflow", None, "tracing a tf.function", None, "importing keras", None]
         assert [json.loads(report)["activity"] for report in child.reports] == expected

@@ -87,10 +87,9 @@ def seen(
         identity=TaskIdentity("tiny", "j1", task, 1, members),
         paths=TaskPaths(str(directory)),
     )
-    hook = hook_in(directory, holds_task=not shell)._replace(for_children=bool(shell))
     command = [sys.executable, script_in(directory, script)]
     with process() as child:
-        child.task.start(["sh", "-c", shell] if shell else command, env, str(directory), 0o022, hook)
+        child.task.start(["sh", "-c", shell] if shell else command, env, str(directory), 0o022, hook_in(directory))
         child.until(lambda: child.held)
         child.task.release()
         child.until(lambda: child.exits)

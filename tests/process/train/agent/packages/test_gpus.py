@@ -157,7 +157,7 @@ MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML lib
 
 def refused_driver(tmp_path: Path) -> Refused:
     """Return why a host whose nvidia-smi fails is refused."""
-    probe = Probe(str(tmp_path / "probe.json"), {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    probe = Probe(str(tmp_path / "probe.json"), {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}, "")
     with Path(os.devnull).open("r+b", buffering=0) as null, pytest.raises(RefusedError) as raised:
         gpus.await_driver(probe, 1, Steps(Channel(null.fileno(), null.fileno())))
     return raised.value.record

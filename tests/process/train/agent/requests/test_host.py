@@ -38,7 +38,7 @@ def test_the_first_python3_with_tensorflow_is_chosen(connect: Connect, tmp_path:
     ("asked", "path", "reason"),
     [
         ("/nowhere/python", "/usr/bin", "/nowhere/python on this host does not run as a Python interpreter"),
-        ("python9", "/usr/bin:/bin", "the interpreter python9 does not exist on this host"),
+        ("python9", "/usr/bin:/bin", "python9 on this host does not exist"),
         ("/bin/true", "/bin", "/bin/true on this host does not run as a Python interpreter"),
         ("", "/nowhere", "python3 is not on the PATH of this host (/nowhere)"),
     ],

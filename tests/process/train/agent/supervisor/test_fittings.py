@@ -62,8 +62,8 @@ def test_modules_are_looked_for_and_not_executed(tmp_path: Path, monkeypatch: py
     directory.mkdir()
     (directory / "there.py").write_text("raise SystemExit(3)\n")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(directory)}
-    probe = Probe(str(tmp_path / "probe.json"), env)
-    python = probe.interpreter(sys.executable).path
+    probe = Probe(str(tmp_path / "probe.json"), env, str(tmp_path / "hook"))
+    python = probe.interpreter(sys.executable)
     names = ["json", "there", "nowhere_at_all", "tmp", "sys"]  # the probe runs in /, where tmp is a directory
     assert probe.missing_modules(python, names) == ["nowhere_at_all", "tmp"]
     assert probe.missing_modules(python, []) == []

@@ -1,12 +1,14 @@
-"""Test the tree of the processes of a task."""
+"""Test the tree of the processes of a task, and processes that are forked with what only they may hold."""
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import threading
 
 from train.agent.host.processes import descendants, list_processes, read_descendants
+from train.agent.host.spawn import fork_released
 
 
 def test_the_descendants_of_a_process() -> None:
@@ -39,3 +41,21 @@ def test_children_of_threads_are_descendants() -> None:
         child.kill()
     may_end.set()
     thread.join()
+
+
+def test_a_forked_process_begins_after_the_release() -> None:
+    reads, writes = os.pipe()
+    began_early: list[int] = []
+
+    def release() -> None:
+        began_early.extend(select.select([reads], [], [], 0.1)[0])
+
+    pid = fork_released(release)
+    if pid == 0:
+        os.write(writes, b"began")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert not began_early
+    assert os.read(reads, 10) == b"began"
+    os.close(reads)
+    os.close(writes)
