@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from fleet.errors import UnreachableError, WrongHostError
-from fleet.remote.fanout import fan_out, raise_failures
 from fleet.remote.ssh.connection import connect
 from provision.keys import generate_ed25519
 from tests.next_steps import next_lines
@@ -33,29 +32,26 @@ def no_thread_is_left() -> Iterator[None]:
         yield
 
 
-def test_a_connection_stays_open_until_it_is_closed(hosts: Hosts) -> None:
-    connection = connect(hosts.hosts[0], hosts.key)
-    transport = connection.fabric.transport
+def test_a_connection_is_fast_and_stays_open_until_it_is_closed(hosts: Hosts) -> None:
+    connection = connect(hosts.hosts[0], hosts.key, window=1 << 16)
+    transport: Any = connection.fabric.transport
     assert transport.is_active()
     assert transport.getpeername()[0] == hosts.hosts[0].address
-    session = connection.execute("echo $((6 * 7))", 5, "adding")
-    assert session.recv(100) == b"42\n"
+    fast = "aes128-gcm@openssh.com"
+    near, far = socket.socketpair()
+    with near, far:
+        has_fast = fast in paramiko.Transport(near).get_security_options().ciphers  # from paramiko 5
+    assert transport.local_cipher == transport.remote_cipher == (fast if has_fast else "aes128-ctr")
+    assert transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    session = connection.execute("seq 300000", 5, "counting")  # through a small window
+    received = b""
+    while data := session.recv(10_000):
+        connection.has_read(len(data))
+        received += data
+    assert received == b"".join(b"%d\n" % number for number in range(1, 300_001))
     connection.close()
     connection.close()
     assert not transport.is_active()
-
-
-def test_data_arrives_through_a_small_window(hosts: Hosts) -> None:
-    connection = connect(hosts.hosts[0], hosts.key, window=1 << 16)
-    try:
-        session = connection.execute("seq 300000", 5, "counting")
-        received = b""
-        while data := session.recv(10_000):
-            connection.has_read(len(data))
-            received += data
-        assert received == b"".join(b"%d\n" % number for number in range(1, 300_001))
-    finally:
-        connection.close()
 
 
 def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) -> None:
@@ -67,53 +63,32 @@ def test_idle_connections_of_other_users_do_not_block_the_owner(hosts: Hosts) ->
         connect(host, hosts.key, connect_timeout_s=60).close()
 
 
-def test_fast_algorithms_are_negotiated(hosts: Hosts) -> None:
-    connection = connect(hosts.hosts[0], hosts.key)
-    try:
-        transport: Any = connection.fabric.transport
-        fast = "aes128-gcm@openssh.com"
-        near, far = socket.socketpair()
-        with near, far:
-            has_fast = fast in paramiko.Transport(near).get_security_options().ciphers  # from paramiko 5
-        assert transport.local_cipher == transport.remote_cipher == (fast if has_fast else "aes128-ctr")
-        assert transport.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    finally:
-        connection.close()
-
-
 def test_a_changed_host_key_is_refused(hosts: Hosts) -> None:
-    other = dataclasses.replace(hosts.hosts[0], host_key=hosts.hosts[1].host_key)
-    with pytest.raises(WrongHostError, match="has a different host key than before") as raised:
-        connect(other, hosts.key)
-    assert "intercepted" in raised.value.cause
-    assert next_lines(raised.value) == "fleet down\nfleet up"
-
-
-def test_a_host_with_only_keys_of_another_type_is_refused(hosts: Hosts) -> None:
     pinned = paramiko.ECDSAKey.generate()
-    other = dataclasses.replace(hosts.hosts[0], host_key=f"{pinned.get_name()} {pinned.get_base64()}")
-    with pytest.raises(WrongHostError, match="has a different host key than before"):
-        connect(other, hosts.key)
+    for key in (hosts.hosts[1].host_key, f"{pinned.get_name()} {pinned.get_base64()}"):
+        with pytest.raises(WrongHostError, match="has a different host key than before") as raised:
+            connect(dataclasses.replace(hosts.hosts[0], host_key=key), hosts.key)
+        assert "intercepted" in raised.value.cause
+        assert next_lines(raised.value) == "fleet down\nfleet up"
+    for text in ("", "ssh-ed25519", "ssh-ed25519 %%%", "ssh-nothing AAAA", "ssh-ed25519 AAAA"):
+        with pytest.raises(UnreachableError, match="no usable host key"):
+            connect(dataclasses.replace(hosts.hosts[0], host_key=text), hosts.key)
 
 
-@pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-ed25519 %%%", "ssh-nothing AAAA", "ssh-ed25519 AAAA"])
-def test_a_host_without_a_usable_pinned_key_is_refused(hosts: Hosts, text: str) -> None:
-    with pytest.raises(UnreachableError, match="no usable host key"):
-        connect(dataclasses.replace(hosts.hosts[0], host_key=text), hosts.key)
-
-
-def test_a_key_that_is_not_authorised_is_refused(hosts: Hosts, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text(generate_ed25519("wrong").private)
-    with pytest.raises(WrongHostError, match="refuses the fleet's key"):
-        connect(hosts.hosts[0], key)
-
-
-@pytest.mark.parametrize("content", [None, "", "no key"])
-def test_an_unreadable_key_is_named(hosts: Hosts, tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (generate_ed25519("wrong").private, "refuses the fleet's key"),
+        *dict.fromkeys([None, "", "no key"], r"the fleet's key .* cannot be read").items(),
+    ],
+    ids=["wrong", "missing", "empty", "invalid"],
+)
+def test_a_key_that_is_not_authorised_or_cannot_be_read_is_named(
+    hosts: Hosts, tmp_path: Path, content: str | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / "key").write_text(content)
-    with pytest.raises(UnreachableError, match=r"the fleet's key .* cannot be read"):
+    with pytest.raises(UnreachableError, match=message):
         connect(hosts.hosts[0], tmp_path / "key")
 
 
@@ -131,31 +106,22 @@ def test_an_unknown_host_name_is_named(hosts: Hosts) -> None:
         connect(host, hosts.key)
 
 
-def test_connecting_to_a_silent_server_ends_at_the_deadline(hosts: Hosts) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
-        with pytest.raises(UnreachableError, match="did not answer within 1 s while"):
-            connect(host, hosts.key, connect_timeout_s=1)
-
-
-def test_connecting_without_any_answer_ends_at_the_deadline(hosts: Hosts) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
-        socket.socket() as first,
-        socket.socket() as second,
-    ):
-        for each in (first, second):  # fill the queue, so that the kernel drops later connections
+def test_connecting_to_what_does_not_answer_ends_at_the_deadline(hosts: Hosts, wire: Wire) -> None:
+    wire.hold()  # in the handshake
+    with contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):  # fill the queue, so that the kernel drops later connections
+            each = stack.enter_context(socket.socket())
             each.setblocking(False)
-            each.connect_ex(server.getsockname())
-        host = dataclasses.replace(hosts.hosts[0], address="127.0.0.1", port=server.getsockname()[1])
-        with pytest.raises(UnreachableError, match="did not answer within 1 s"):
-            connect(host, hosts.key, connect_timeout_s=1)
-
-
-def test_an_incomplete_handshake_ends_at_the_deadline(hosts: Hosts, wire: Wire) -> None:
-    wire.hold()
-    with pytest.raises(UnreachableError, match="did not answer within 1 s"):
-        connect(wire.host, hosts.key, connect_timeout_s=1)
+            each.connect_ex(full.getsockname())
+        for host in (
+            wire.host,
+            *(dataclasses.replace(wire.host, port=server.getsockname()[1]) for server in (silent, full)),
+            dataclasses.replace(wire.host, proxy=(sys.executable, "-c", "import sys; sys.stdin.read()")),
+        ):
+            with pytest.raises(UnreachableError, match="did not answer within 1 s while"):
+                connect(host, hosts.key, connect_timeout_s=1)
 
 
 def test_a_server_that_is_not_ssh_is_named(hosts: Hosts) -> None:
@@ -182,19 +148,6 @@ def test_starting_a_command_on_a_hung_host_ends_at_the_deadline(hosts: Hosts) ->
             connection.execute("true", 1, "starting")
     finally:
         connection.close()
-
-
-def test_a_parallel_call_reports_the_dead_host_and_serves_the_others(hosts: Hosts, port: int) -> None:
-    dead = dataclasses.replace(hosts.hosts[1], address="127.0.0.1", port=port)
-    outcomes = fan_out([hosts.hosts[0], dead, hosts.hosts[2]], lambda host: connect(host, hosts.key))
-    try:
-        assert [outcome.error is None for outcome in outcomes] == [True, False, True]
-        with pytest.raises(UnreachableError, match=r"^cannot connect: worker-1 \(127\.0\.0\.1:\d+\) cannot be"):
-            raise_failures(outcomes, "connect")
-    finally:
-        for outcome in outcomes:
-            if outcome.value is not None:
-                outcome.value.close()
 
 
 def test_the_ssh_configuration_of_the_user_is_not_read(hosts: Hosts, tmp_path: Path) -> None:
@@ -251,35 +204,21 @@ def test_a_proxy_program_forwards_the_connection(hosts: Hosts) -> None:
     carried = dataclasses.replace(host, address="nowhere.invalid", proxy=proxy_program(host.address, host.port))
     connection = connect(carried, hosts.key)
     [program] = proxy_programs()
-    session = connection.execute("echo $((6 * 7))", 5, "adding")
-    assert session.recv(100) == b"42\n"
+    assert connection.execute("echo $((6 * 7))", 5, "adding").recv(100) == b"42\n"
     connection.close()
     connection.close()
     assert not program.is_running()
-
-
-def test_the_host_key_is_verified_through_a_proxy_program(hosts: Hosts) -> None:
-    host, other = hosts.hosts[:2]
-    carried = dataclasses.replace(host, host_key=other.host_key, proxy=proxy_program(host.address, host.port))
     with pytest.raises(WrongHostError, match="has a different host key than before"):
-        connect(carried, hosts.key)
+        connect(dataclasses.replace(carried, host_key=hosts.hosts[1].host_key), hosts.key)
 
 
-def test_a_failed_proxy_program_is_reported_with_its_output(hosts: Hosts) -> None:
+def test_a_proxy_program_that_fails_is_reported_with_its_output(hosts: Hosts) -> None:
     failing = (sys.executable, "-c", "import sys; sys.exit('no permission for the tunnel')")
-    with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
-        connect(dataclasses.replace(hosts.hosts[0], proxy=failing), hosts.key)
-    assert raised.value.cause == "no permission for the tunnel"
-    assert shlex.split(next_lines(raised.value)) == list(failing)
-
-
-def test_a_missing_proxy_program_is_named(hosts: Hosts) -> None:
-    with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
-        connect(dataclasses.replace(hosts.hosts[0], proxy=("no-such-program",)), hosts.key)
-    assert raised.value.cause == "no-such-program: No such file or directory"
-
-
-def test_a_silent_proxy_program_ends_at_the_deadline(hosts: Hosts) -> None:
-    silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
-    with pytest.raises(UnreachableError, match="did not answer"):
-        connect(dataclasses.replace(hosts.hosts[0], proxy=silent), hosts.key, connect_timeout_s=1)
+    for program, cause in (
+        (failing, "no permission for the tunnel"),
+        (("no-such-program",), "no-such-program: No such file or directory"),
+    ):
+        with pytest.raises(UnreachableError, match="does not connect to worker-0") as raised:
+            connect(dataclasses.replace(hosts.hosts[0], proxy=program), hosts.key)
+        assert raised.value.cause == cause
+        assert shlex.split(next_lines(raised.value)) == list(program)
