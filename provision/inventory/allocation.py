@@ -14,32 +14,42 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from itertools import product, zip_longest
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
-from provision.inventory.files import InventoryError, Location
-from provision.inventory.reader import Inventory, read_plain
-from provision.provider import ErrorKind, ProviderError
+from provision.inventory.files import InventoryError
+from provision.inventory.ini import read_plain
+from provision.inventory.names import split_ranges
+from provision.inventory.reader import Inventory
 
 NODES_MAX = 100_000
 """More nodes than this in one list are taken for a mistake."""
 
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 _RANGE = re.compile(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*(?:/\s*(\d{1,18})\s*)?)?", re.ASCII)
-_BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"(?:\[[^\]]*\]|[^,])*,?")
 
-_JOBS = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID"}
-_CALLED = {"slurm": "Slurm", "pbs": "PBS"}
-_ENTER = {
-    "slurm": "run salloc -N 2, then fleet up --provider slurm, or both in a script for sbatch",
-    "pbs": "run qsub -I -l select=2, then fleet up --provider pbs, or both in a script for qsub",
+
+class _Batch(NamedTuple):
+    title: str
+    variable: str
+    hint: str
+
+
+_BATCHES = {
+    "slurm": _Batch(
+        "Slurm", "SLURM_JOB_ID", "run salloc -N 2, then fleet up --provider slurm, or both in a script for sbatch"
+    ),
+    "pbs": _Batch(
+        "PBS", "PBS_JOBID", "run qsub -I -l select=2, then fleet up --provider pbs, or both in a script for qsub"
+    ),
 }
 
 
 def current_allocation(batch: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the allocation of a batch system in which this program runs, ``slurm:12``; empty if there is none."""
-    job = environ.get(_JOBS[batch], "")
+    job = environ.get(_BATCHES[batch].variable, "")
     return f"{batch}:{job}" if job else ""
 
 
@@ -47,21 +57,17 @@ def here(batch: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the allocation of a batch system in which this program runs, ``slurm:12``.
 
     Raises:
-        ProviderError: there is none.
+        InventoryError: there is none.
     """
     if not (allocation := current_allocation(batch, environ)):
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"not inside a {_CALLED[batch]} allocation",
-            cause=f"{_JOBS[batch]} is not set",
-            hint=_ENTER[batch],
-        )
+        title, variable, hint = _BATCHES[batch]
+        raise InventoryError(f"not inside a {title} allocation", cause=f"{variable} is not set", hint=hint)
     return allocation
 
 
 def is_allocation(inventory: str) -> bool:
     """Return True if an inventory is the allocation of a batch system; paths of files are absolute."""
-    return inventory.partition(":")[0] in _JOBS
+    return inventory.partition(":")[0] in _BATCHES
 
 
 def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> Inventory:
@@ -72,35 +78,29 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
         environ: Environment of this program, which must run in the allocation.
 
     Raises:
-        ProviderError: it does not, or the variables of the batch system cannot be read.
+        InventoryError: it does not, or the variables of the batch system cannot be read.
     """
     batch, _, job = inventory.partition(":")
-    if here(batch, environ) != inventory:
-        raise ProviderError(
-            ErrorKind.USAGE,
-            f"not inside the {_CALLED[batch]} allocation {job}",
-            cause=f"this is allocation {environ[_JOBS[batch]]}",
+    if (current := here(batch, environ)) != inventory:
+        raise InventoryError(
+            f"not inside the {_BATCHES[batch].title} allocation {job}",
+            cause=f"this is allocation {current.partition(':')[2]}",
             hint="delete the fleet and create it again here, or use another name: --fleet NAME",
             next_steps=[("fleet", "down")],
         )
-    path, names = _slurm(environ) if batch == "slurm" else _pbs(environ)
+    if batch == "slurm":
+        path, names = Path("/$SLURM_JOB_NODELIST"), expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
+    else:
+        path = Path(environ.get("PBS_NODEFILE", ""))
+        try:
+            names = parse_nodefile(path.read_text(encoding="utf-8"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InventoryError(
+                f"the node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
+                cause=error.strerror or "" if isinstance(error, OSError) else "it is not text",
+                hint="run fleet on the first node of the job, where PBS starts its script",
+            ) from error
     return Inventory(path, "plain", read_plain("\n".join(names), path))
-
-
-def _slurm(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
-    return Path("/$SLURM_JOB_NODELIST"), expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
-
-
-def _pbs(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
-    path = Path(environ.get("PBS_NODEFILE", ""))
-    try:
-        return path, parse_nodefile(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InventoryError(
-            f"the node file of PBS cannot be read: {path}" if path.name else "PBS_NODEFILE is not set",
-            cause=error.strerror or "" if isinstance(error, OSError) else "it is not text",
-            hint="run fleet on the first node of the job, where PBS starts its script",
-        ) from error
 
 
 def expand_nodelist(expression: str) -> tuple[str, ...]:
@@ -125,8 +125,7 @@ def expand_nodelist(expression: str) -> tuple[str, ...]:
             if len(names) > NODES_MAX:
                 raise ValueError(f"more than {NODES_MAX} nodes")
         except ValueError as error:
-            reason, *hint = error.args
-            raise InventoryError(f"invalid node list {_short(expression)}: {reason}", hint="".join(hint)) from None
+            raise InventoryError(f"invalid node list {expression!r:.60}: {error}") from None
     return tuple(names)
 
 
@@ -142,13 +141,11 @@ def parse_nodefile(text: str, path: Path) -> tuple[str, ...]:
     """
     names: dict[str, None] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if not (name := line.strip()):
-            continue
-        if not _NAME.fullmatch(name):
-            message = f"{name!r} is not a valid node name"
+        name = line.strip()
+        if name and not _NAME.fullmatch(name):
             hint = "PBS_NODEFILE must be the file that PBS wrote"
-            raise InventoryError(message, location=Location(path, number), hint=hint)
-        names[name] = None
+            raise InventoryError(f"{name!r} is not a valid node name", f"{path}:{number}", hint=hint)
+        names |= {name: None} if name else {}
     if not names:
         raise InventoryError(
             f"{path} does not list a node",
@@ -162,24 +159,16 @@ def _expand(word: str) -> list[str]:
     """Return the names of a part between commas.
 
     Raises:
-        ValueError: it is malformed; the arguments are the reason and a hint.
+        ValueError: it is malformed; the text is a clause for the user.
     """
     if not word:
         raise ValueError("a name is missing before or after a comma")
-    pieces = _BRACKET.split(word)
-    if any("[" in piece or "]" in piece for piece in pieces):
-        raise ValueError(f"unbalanced brackets in {_short(word)}")
-    words, choices, count = pieces[::2], [], 1
-    for bracket in pieces[1::2]:
-        choices.append(_numbers(bracket, NODES_MAX // count))
-        count *= len(choices[-1])
-    *outer, last = choices or [[""]]
-    before = [chosen[::-1] for chosen in product(*reversed(outer))]
-    numbers = ((*chosen, number) for chosen in before for number in last)
-    names = ["".join(map("".join, zip_longest(words, chosen, fillvalue=""))) for chosen in numbers]
+    # Of the product, the last range varies fastest, the others from the left.
+    *before, last, end = [[""], [""], *split_ranges(word, _numbers, NODES_MAX)]
+    names = ["".join((*chosen[-3::-1], *chosen[-2:])) for chosen in product(*reversed(before), last, end)]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{_short(name)} is not a valid node name")
+            raise ValueError(f"{name!r:.60} is not a valid node name")
     return names
 
 
@@ -189,19 +178,13 @@ def _numbers(bracket: str, limit: int) -> list[str]:
     for part in bracket.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            hint = "write ranges as [1-9], [01,07-10], or [1-9/2]"
-            raise ValueError(f"{_short(part)} in {_short(f'[{bracket}]')} is not a range", hint)
+            raise ValueError(f"{part!r:.60} in {f'[{bracket}]'!r:.60} is not a range such as 1-9, 01-10, or 1-9/2")
         first, last, step = match[1], match[2] or match[1], int(match[3] or "1")
         if step == 0 or int(last) < int(first):
-            raise ValueError(f"the range {part.strip()} in {_short(f'[{bracket}]')} is empty")
+            raise ValueError(f"the range {part.strip()} in {f'[{bracket}]'!r:.60} is empty")
         values = range(int(first), int(last) + 1, step)
         if len(numbers) + len(values) > limit:
             raise ValueError(f"more than {NODES_MAX} nodes")
         width = len(first) if first.startswith("0") else 0
         numbers += [str(number).zfill(width) for number in values]
     return numbers
-
-
-def _short(text: str) -> str:
-    """Return text for a message, in quotes."""
-    return repr(text if len(text) <= 60 else text[:57] + "…")

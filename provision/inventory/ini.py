@@ -1,8 +1,8 @@
-"""Inventories in Ansible's INI form.
+"""Inventories as lines of text: Ansible's INI form, and plain lists, ``[user@]host[:port]``.
 
-A host line is split like a shell command. Its variables, and those of ``[group:vars]``, are Python literals if they
-parse as such, else text. ``#`` and ``;`` begin a comment at the start of a line. ``#`` also does elsewhere, except in
-``[group:vars]``, where a value extends to the end of its line.
+In the INI form, a host line is split like a shell command. Its variables, and those of ``[group:vars]``, are Python
+literals if they parse as such, else text. ``#`` and ``;`` begin a comment at the start of a line. ``#`` also does
+elsewhere, except in ``[group:vars]``, where a value extends to the end of its line.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import contextlib
 import re
 import shlex
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from provision.bounds import TEXT_MAX
-from provision.inventory.files import InventoryError, Location
-from provision.inventory.groups import Groups, Setting
+from provision.inventory.files import InventoryError
+from provision.inventory.groups import Group, Groups, Setting
 from provision.inventory.names import expand_host
 
 _SECTION = re.compile(r"\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?")
 _CHILD = re.compile(r"([^:\]\s]+)\s*(?:#.*)?")
-_LINE_MAX = 50_000  # characters
+_BRACKETED = re.compile(r"\[[^\]]*\].+")
 _LITERALS = (bool, int, float, str, list, tuple, dict, type(None))
 
 
@@ -36,107 +37,87 @@ def read_ini(text: str, path: Path) -> Groups:
     Raises:
         InventoryError: it is malformed.
     """
-    form = _IniForm(path)
-    for number, line in enumerate(text.split("\n"), 1):
-        stripped = line.strip()
-        if stripped and stripped[0] not in "#;":
-            form.line(stripped, Location(path, number))
-    form.close()
-    return form.groups
-
-
-class _IniForm:
-    """Reads one file, line by line.
-
-    Attributes:
-        groups: The hosts and groups that were read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.groups = Groups(Location(path))
-        self._group = "ungrouped"
-        self._kind = "hosts"
-        self._location = Location(path)
-        # Groups that are named before they are declared, each with the parents that name it and the locations; the
-        # parent of [GROUP:vars] is empty. A child is ordered among the others when it is declared.
-        self._pending: dict[str, dict[str, Location]] = {}
-
-    def line(self, text: str, location: Location) -> None:
-        """Read a line that is neither empty nor a comment."""
-        self._location = location
-        if len(text) > _LINE_MAX:
-            raise self._error(f"a line with {len(text):,} characters")
-        if text.startswith("[") and not (self._kind == "hosts" and _is_host_line(text)):
-            self._section(text)
-        elif self._kind == "hosts":
-            self._host(text)
-        elif self._kind == "children":
-            self._child(text)
+    groups = Groups()
+    group, kind = "ungrouped", "hosts"
+    created = {"all": 0, "ungrouped": 0}  # by the number of the first line, also of [GROUP:vars]
+    declared = dict(created)
+    required: list[tuple[int, str, str]] = []  # number of the line, parent, child; for [GROUP:vars] without a parent
+    for number, line in _lines(text):
+        location = f"{path}:{number}"
+        if line.startswith("[") and not (kind == "hosts" and _is_host_line(line)):
+            group, kind = _section(line, location)
+            groups.setdefault(group, Group())
+            created.setdefault(group, number)
+            if kind == "vars":
+                required.append((number, "", group))
+            else:
+                declared.setdefault(group, number)
+        elif kind == "hosts":
+            _add_host(groups, group, line, location)
+        elif kind == "vars":
+            hint = f"list hosts under [{group}], variables under [{group}:vars]"
+            words = "=".join(word.strip() for word in line.split("=", 1))
+            groups.set_variable(group, *_assignment(words, location, f"in [{group}:vars]", hint))
+        elif child := _CHILD.fullmatch(line):
+            required.append((number, group, child[1]))
         else:
-            hint = f"list hosts under [{self._group}], variables under [{self._group}:vars]"
-            name, setting = self._assignment(text, f"in [{self._group}:vars]", hint)
-            self.groups.set_group(self._group, name, setting)
-
-    def close(self) -> None:
-        """End the file, and check that every group that is named is declared.
-
-        Raises:
-            InventoryError: a group is not declared.
-        """
-        missing = [(named, name, parent) for name, by in self._pending.items() for parent, named in by.items()]
-        if missing:
-            self._location, name, parent = min(missing, key=lambda entry: entry[0].line)
+            raise InventoryError(f"{line!r} is not a valid group name", location, hint="write one group per line")
+    for number, parent, name in required:
+        if name not in declared:
             section = f"[{parent}:children]" if parent else f"[{name}:vars]"
             hint = f"add a section [{name}], or correct the name"
-            raise self._error(f"{section} requires the undefined group {name!r}", hint)
-        self.groups.close()
+            raise InventoryError(f"{section} requires the undefined group {name!r}", f"{path}:{number}", hint=hint)
+    # A child that its parent names before any of its sections is ordered by its declaration.
+    children = [(number, parent, name) for number, parent, name in required if parent]
+    children.sort(key=lambda each: each[0] if created[each[2]] < each[0] else declared[each[2]])
+    for number, parent, name in children:
+        groups.add_child(parent, name, f"{path}:{number}")
+    groups.close()
+    return groups
 
-    def _error(self, message: str, hint: str = "") -> InventoryError:
-        return InventoryError(message, location=self._location, hint=hint)
 
-    def _section(self, text: str) -> None:
-        hint = "write [GROUP], [GROUP:children], or [GROUP:vars], without spaces"
-        if not (match := _SECTION.fullmatch(text)):
-            raise self._error(f"{text!r} is not a section", hint)
-        name, kind = match[1], match[2] or "hosts"
-        if kind not in ("hosts", "children", "vars"):
-            raise self._error(f"unknown kind of section [{name}:{kind}]", hint)
-        if kind == "vars" and name not in self.groups.groups:
-            self._pending.setdefault(name, {})[""] = self._location
-        self.groups.group(name, self._location)
-        if kind != "vars":
-            for parent, named in self._pending.pop(name, {}).items():
-                if parent:
-                    self.groups.add_child(parent, name, named)
-        self._group, self._kind = name, kind
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and content of each line that is neither empty nor a comment."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if (stripped := line.strip()) and stripped[0] not in "#;":
+            yield number, stripped
 
-    def _host(self, text: str) -> None:
-        try:
-            word, *assignments = shlex.split(text, comments=True)
-        except ValueError:
-            raise self._error("unbalanced quotes") from None
-        rule = "write one host per line, and its variables without spaces around the ="
-        settings = [self._assignment(assignment, "after a host name", rule) for assignment in assignments]
-        user, at, rest = word.partition("@")
-        hint = f"write {rest} ansible_user={user}" if at else ""
-        self.groups.add_hosts(word, self._group, self._location, settings, hint)
 
-    def _assignment(self, text: str, place: str, hint: str) -> tuple[str, Setting]:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise self._error(f"{text!r} {place} is not variable=value", hint)
-        if self._kind == "vars":
-            name, value = name.strip(), value.strip()
-        return name, Setting(literal(value), self._location)
+def _section(text: str, location: str) -> tuple[str, str]:
+    """Return the group and the kind of a section: ``hosts``, ``children``, or ``vars``."""
+    hint = "write [GROUP], [GROUP:children], or [GROUP:vars], without spaces"
+    if not (match := _SECTION.fullmatch(text)):
+        raise InventoryError(f"{text!r} is not a section", location, hint=hint)
+    name, kind = match[1], match[2] or "hosts"
+    if kind not in ("hosts", "children", "vars"):
+        raise InventoryError(f"unknown kind of section [{name}:{kind}]", location, hint=hint)
+    return name, kind
 
-    def _child(self, text: str) -> None:
-        match = _CHILD.fullmatch(text)
-        if not match:
-            raise self._error(f"{text!r} is not a valid group name", "write one group per line")
-        if match[1] in self.groups.groups:
-            self.groups.add_child(self._group, match[1], self._location)
-        else:
-            self._pending.setdefault(match[1], {}).setdefault(self._group, self._location)
+
+def _is_host_line(text: str) -> bool:
+    """Return True if a line that begins with a bracket is a host, ``[1:3].lab`` or ``[2001:db8::1]:22``."""
+    word = text.split(maxsplit=1)[0]
+    with contextlib.suppress(ValueError):
+        return not _SECTION.fullmatch(word) and bool(expand_host(word))
+    return False
+
+
+def _add_host(groups: Groups, group: str, text: str, location: str) -> None:
+    try:
+        word, *assignments = shlex.split(text, comments=True)
+    except ValueError:
+        raise InventoryError("unbalanced quotes", location) from None
+    rule = "write one host per line, and its variables without spaces around the ="
+    settings = [_assignment(assignment, location, "after a host name", rule) for assignment in assignments]
+    user, at, rest = word.partition("@")
+    groups.add_hosts(word, group, location, settings, f"write {rest} ansible_user={user}" if at else "")
+
+
+def _assignment(text: str, location: str, place: str, hint: str) -> tuple[str, Setting]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InventoryError(f"{text!r} {place} is not variable=value", location, hint=hint)
+    return name, Setting(literal(value), location)
 
 
 def literal(text: str) -> Any:
@@ -151,9 +132,31 @@ def literal(text: str) -> Any:
     return text
 
 
-def _is_host_line(text: str) -> bool:
-    """Return True if a line that begins with a bracket is a host, ``[1:3].lab`` or ``[2001:db8::1]:22``."""
-    word = text.split(maxsplit=1)[0]
-    with contextlib.suppress(ValueError):
-        return not _SECTION.fullmatch(word) and bool(expand_host(word))
-    return False
+def is_plain(text: str) -> bool:
+    """Return True if `text` is a plain list: no part of it sets a variable or begins a section."""
+    words = [line.partition("#")[0].strip() for _, line in _lines(text)]
+    return all("=" not in word and (word[0] != "[" or _BRACKETED.fullmatch(word)) for word in words)
+
+
+def read_plain(text: str, path: Path) -> Groups:
+    """Return the hosts of a plain list, with the ranges and comments of the INI form.
+
+    Args:
+        text: Content of the file.
+        path: The file, for messages.
+
+    Raises:
+        InventoryError: it is malformed.
+    """
+    groups = Groups()
+    for number, line in _lines(text):
+        word, location = line.partition("#")[0].strip(), f"{path}:{number}"
+        if len(word.split()) > 1 or "," in word:
+            hint = "write one host per line: NAME, NAME:PORT, or USER@NAME"
+            raise InventoryError(f"{word!r} contains several hosts", location, hint=hint)
+        user, at, host = word.rpartition("@")
+        if at and not user:
+            raise InventoryError(f"no user before the @ in {word!r}", location)
+        groups.add_hosts(host, "ungrouped", location, [("ansible_user", Setting(user, location))] if user else [])
+    groups.close()
+    return groups

@@ -18,7 +18,7 @@ from provision.inventory.names import is_ipv6
 
 _MATCH_S = 1.0  # of CPU time
 _SEPARATOR = re.compile(r"[:\s](?![^\[]*\])")
-_POSITION = re.compile(r"(.+)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
+_POSITION = re.compile(r"([^~].*)\[(?:(-?\d+)|(\d+)[:-](\d*))\]", re.ASCII)
 
 
 def select(groups: Groups, limit: str) -> list[str]:
@@ -35,45 +35,45 @@ def select(groups: Groups, limit: str) -> list[str]:
 
 
 def _select(groups: Groups, limit: str) -> list[str]:
-    patterns = split(limit)
-    plain = [pattern for pattern in patterns if pattern[0] not in "&!"]
-    chosen: set[str] = set()
-    for pattern in plain or ["all"]:
-        chosen |= set(_named(groups, pattern))
-    for pattern in sorted(
-        (word for word in patterns if word not in plain), reverse=True, key=lambda word: word[0] == "&"
-    ):
-        named = set(_named(groups, pattern[1:]))
-        chosen = chosen & named if pattern[0] == "&" else chosen - named
-    if not chosen:
-        raise _nothing(groups, patterns)
-    return [host for host in groups.members("all") if host in chosen]
+    patterns = _split(limit)
+    plain = [pattern for pattern in patterns if pattern[0] not in "&!"] or ["all"]
+    chosen = {host for pattern in plain for host in _named(groups, pattern)}
+    for pattern in patterns:
+        if pattern[0] == "&":
+            chosen &= set(_named(groups, pattern[1:]))
+    for pattern in patterns:
+        if pattern[0] == "!":
+            chosen -= set(_named(groups, pattern[1:]))
+    if chosen:
+        return [host for host in groups.members("all") if host in chosen]
+    if not patterns:
+        raise InventoryError("the inventory has no hosts")
+    if limit in groups:
+        raise InventoryError(f"group {limit!r} has no hosts")
+    raise InventoryError(f"--limit {limit!r} selects no host")
 
 
-def split(limit: str) -> list[str]:
+def _split(limit: str) -> list[str]:
     """Return the patterns of a limit, none of them empty.
 
     Raises:
         InventoryError: a pattern is malformed.
     """
     words: list[str] = []
-    for word in limit.split(","):
-        stripped = word.strip()
-        words += [stripped] if is_ipv6(stripped.lstrip("&!")) else _SEPARATOR.split(stripped)
-    patterns = [word for word in words if word]
-    for pattern in patterns:
+    for word in map(str.strip, limit.split(",")):
+        words += [word] if is_ipv6(word.lstrip("&!")) else _SEPARATOR.split(word)
+    for pattern in words:
         if pattern.startswith("@"):
-            raise InventoryError(
-                f"files are not supported in --limit: {pattern!r}", hint="give hosts and groups, separated by commas"
-            )
-        if pattern in ("&", "!", "~", "&~", "!~"):
+            hint = "give hosts and groups, separated by commas"
+            raise InventoryError(f"files are not supported in --limit: {pattern!r}", hint=hint)
+        if pattern and not pattern.lstrip("&!~"):
             raise InventoryError(f"{pattern!r} in --limit {limit!r} requires a name")
-    return patterns
+    return [word for word in words if word]
 
 
 def _named(groups: Groups, pattern: str) -> list[str]:
     """Return the hosts that one pattern names, with repetitions."""
-    match = None if pattern.startswith("~") else _POSITION.fullmatch(pattern)
+    match = _POSITION.fullmatch(pattern)
     if match is None:
         return _matching(groups, pattern)
     hosts = _matching(groups, match[1])
@@ -88,36 +88,17 @@ def _named(groups: Groups, pattern: str) -> list[str]:
 
 
 def _matching(groups: Groups, pattern: str) -> list[str]:
-    expression = _expression(pattern)
-    named = [name for name in groups.groups if expression.match(name)]
-    hosts = [host for name in named for host in groups.members(name)]
-    if not named or pattern.startswith("~") or any(sign in pattern for sign in ".?*["):
-        hosts += [host for host in groups.hosts if expression.match(host)]
-    if not named and not hosts:
-        raise _unknown(groups, pattern)
-    return hosts
-
-
-def _expression(pattern: str) -> re.Pattern[str]:
-    expression = pattern[1:] if pattern.startswith("~") else fnmatch.translate(pattern)
+    is_expression = pattern.startswith("~")
     try:
-        return re.compile(expression)
+        expression = re.compile(pattern[1:] if is_expression else fnmatch.translate(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise InventoryError(f"--limit {pattern!r} is not a regular expression: {error}") from None
-
-
-def _unknown(groups: Groups, pattern: str) -> InventoryError:
-    candidates = [*groups.groups, *groups.hosts]
-    close = difflib.get_close_matches(pattern, candidates[:1000], n=1)
-    return InventoryError(
-        f"--limit {pattern!r} is not a group or host of the inventory",
-        hint=f"did you mean {close[0]!r}?" if close else "",
-    )
-
-
-def _nothing(groups: Groups, patterns: list[str]) -> InventoryError:
-    if not patterns:
-        return InventoryError("the inventory has no hosts")
-    if len(patterns) == 1 and patterns[0] in groups.groups:
-        return InventoryError(f"group {patterns[0]!r} has no hosts")
-    return InventoryError(f"--limit {':'.join(patterns)!r} selects no host")
+    named = [name for name in groups if expression.match(name)]
+    hosts = [host for name in named for host in groups.members(name)]
+    if not named or is_expression or any(sign in pattern for sign in ".?*["):
+        hosts += [host for host in groups.hosts if expression.match(host)]
+    if not named and not hosts:
+        close = difflib.get_close_matches(pattern, [*groups, *groups.hosts][:1000], n=1)
+        message = f"--limit {pattern!r} is not a group or host of the inventory"
+        raise InventoryError(message, hint=f"did you mean {close[0]!r}?" if close else "")
+    return hosts

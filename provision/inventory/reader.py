@@ -23,9 +23,9 @@ from typing import Literal
 from provision.bounds import CpuLimitError, limit_cpu
 from provision.directories import make_directory
 from provision.inventory.entry import Entry, entry
-from provision.inventory.files import AnsibleOnlyError, InventoryError, Location, only_for_ansible, read_text
-from provision.inventory.groups import Groups, Setting, Settings
-from provision.inventory.ini import read_ini
+from provision.inventory.files import AnsibleOnlyError, InventoryError, only_for_ansible, read_text
+from provision.inventory.groups import Groups, Settings
+from provision.inventory.ini import is_plain, read_ini, read_plain
 from provision.inventory.limits import select
 from provision.inventory.yaml import read_variables, read_yaml
 
@@ -36,8 +36,7 @@ CONVERT_S = 120.0
 
 _READ_S = 20.0  # of CPU time
 _SUFFIXES = ("", ".yml", ".yaml", ".json")
-_YAML_START = re.compile(r"""---|\{|["']?[\w.-]+["']?:(\s|$)""")
-_BRACKETED = re.compile(r"\[[^\]]*\].+")
+_YAML_START = re.compile(r"""(?:[^\S\n]*(?:#.*)?\n)*[^\S\n]*(?:---|\{|["']?[\w.-]+["']?:(?:\s|$))""")
 
 
 class Inventory:
@@ -59,15 +58,11 @@ class Inventory:
     def __init__(self, path: Path, kind: Kind, content: Groups) -> None:
         self.path = path
         self.kind: Kind = kind
-        self.groups: Mapping[str, tuple[str, ...]] = {name: tuple(content.members(name)) for name in content.groups}
+        self.groups: Mapping[str, tuple[str, ...]] = {name: tuple(content.members(name)) for name in content}
         self.names = self.groups["all"]
         self._content = content
-        self._order = [(group, frozenset(self.groups[group.name])) for group in content.by_precedence()]
+        self._order = [(name, frozenset(self.groups[name])) for name in content.by_precedence()]
         self._of_files = functools.cache(_variables_of_files)
-
-    def location(self, name: str) -> Location:
-        """Return the location at which the host `name` is first named."""
-        return self._content.locations[name]
 
     @property
     def hosts(self) -> tuple[Entry, ...]:
@@ -93,12 +88,13 @@ class Inventory:
         containing = [group for group, members in self._order if name in members]
         settings: Settings = {}
         for group in containing:
-            settings.update(group.settings)
+            settings |= self._content[group].settings
         for group in containing:
-            settings.update(self._of_files(self.path.parent / "group_vars", group.name))
-        settings.update(self._content.hosts[name])
-        settings.update(self._of_files(self.path.parent / "host_vars", name))
-        return entry(name, settings, tuple(sorted(group.name for group in containing if group.name != "all")))
+            settings |= self._of_files(self.path.parent / "group_vars", group)
+        settings |= self._content.hosts[name]
+        settings |= self._of_files(self.path.parent / "host_vars", name)
+        groups = tuple(sorted(group for group in containing if group != "all"))
+        return entry(name, settings, groups, self._content.locations[name])
 
 
 def _variables_of_files(directory: Path, name: str) -> Settings:
@@ -106,24 +102,21 @@ def _variables_of_files(directory: Path, name: str) -> Settings:
     settings: Settings = {}
     if "/" not in name and name not in ("", ".", ".."):
         for file in _files(directory / name):
-            settings.update(read_variables(read_text(file), file))
+            settings |= read_variables(read_text(file), file)
     return settings
 
 
 def _files(path: Path) -> list[Path]:
     """Return the files of one name, the weakest first; a directory comes before a file with a suffix."""
-    if path.is_dir():
-        return sorted(
-            Path(parent, name)
-            for parent, _, names in os.walk(path)
-            for name in names
-            if not any(
-                part.startswith(".") or part.endswith("~") for part in Path(parent, name).relative_to(path).parts
-            )
-            and Path(name).suffix in _SUFFIXES
-        )
-    named = (path.with_name(f"{path.name}{suffix}") for suffix in _SUFFIXES)
-    return [file for file in named if file.is_file()][:1]
+    if not path.is_dir():
+        return [file for suffix in _SUFFIXES if (file := path.with_name(f"{path.name}{suffix}")).is_file()][:1]
+    return sorted(
+        file
+        for file in path.rglob("*")
+        if file.suffix in _SUFFIXES
+        and not any(part.startswith(".") or part.endswith("~") for part in file.relative_to(path).parts)
+        and file.is_file()
+    )
 
 
 def read_inventory(path: Path) -> Inventory:
@@ -140,67 +133,18 @@ def read_inventory(path: Path) -> Inventory:
     text = read_text(path)
     if text.startswith("#!") and os.access(path, os.X_OK):
         raise only_for_ansible(f"{path} is executable; dynamic inventories are not supported", path)
+    suffix = path.suffix.lower()
+    if suffix == ".toml":
+        raise only_for_ansible(f"{path}: inventories in TOML are not supported", path)
     try:
         with limit_cpu(_READ_S):
-            kind = _kind(text, path)
-            read = {"yaml": read_yaml, "plain": read_plain, "ini": read_ini}[kind]
-            return Inventory(path, kind, read(text, path))
+            if suffix in _SUFFIXES[1:] or (not suffix and _YAML_START.match(text)):
+                return Inventory(path, "yaml", read_yaml(text, path))
+            if is_plain(text):
+                return Inventory(path, "plain", read_plain(text, path))
+            return Inventory(path, "ini", read_ini(text, path))
     except CpuLimitError as error:
-        raise InventoryError(f"cannot be read: {error}", location=Location(path)) from None
-
-
-def _kind(text: str, path: Path) -> Kind:
-    if path.suffix.lower() == ".toml":
-        raise only_for_ansible(f"{path}: inventories in TOML are not supported", path)
-    if path.suffix.lower() in _SUFFIXES[1:] or (not path.suffix and _looks_like_yaml(text)):
-        return "yaml"
-    return "plain" if is_plain(text) else "ini"
-
-
-def _looks_like_yaml(text: str) -> bool:
-    """Return True if the first line that is not empty or a comment begins a mapping."""
-    lines = (line.strip() for line in text.split("\n"))
-    first = next((line for line in lines if line and not line.startswith("#")), "")
-    return _YAML_START.match(first) is not None
-
-
-def is_plain(text: str) -> bool:
-    """Return True if `text` is a plain list: no part of it sets a variable or begins a section."""
-    return all("=" not in word and (word[0] != "[" or _BRACKETED.fullmatch(word)) for _, word in _hosts(text))
-
-
-def read_plain(text: str, path: Path) -> Groups:
-    """Return the hosts of a plain list.
-
-    Args:
-        text: Content of the file.
-        path: The file, for messages.
-
-    Raises:
-        InventoryError: it is malformed.
-    """
-    groups = Groups(Location(path))
-    for number, word in _hosts(text):
-        location = Location(path, number)
-        if len(word.split()) > 1 or "," in word:
-            raise InventoryError(
-                f"{word!r} contains several hosts",
-                location=location,
-                hint="write one host per line: NAME, NAME:PORT, or USER@NAME",
-            )
-        user, at, host = word.rpartition("@")
-        if at and not user:
-            raise InventoryError(f"no user before the @ in {word!r}", location=location)
-        settings = [("ansible_user", Setting(user, location))] if user else []
-        groups.add_hosts(host, "ungrouped", location, settings)
-    groups.close()
-    return groups
-
-
-def _hosts(text: str) -> list[tuple[int, str]]:
-    """Return the number and content of each line that is neither empty nor a comment, without comments."""
-    stripped = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.split("\n"), 1)]
-    return [(number, word) for number, word in stripped if word and not word.startswith(";")]
+        raise InventoryError(f"cannot be read: {error}", str(path)) from None
 
 
 def convert(path: Path, target: Path) -> bool:
@@ -216,11 +160,10 @@ def convert(path: Path, target: Path) -> bool:
     Raises:
         InventoryError: Ansible is not installed, fails, or does not end in time.
     """
-    program = shutil.which("ansible-inventory")
     try:
         read_inventory(path)
     except AnsibleOnlyError:
-        if program is None:
+        if shutil.which("ansible-inventory") is None:
             raise
     except InventoryError:
         return False
@@ -234,8 +177,8 @@ def convert(path: Path, target: Path) -> bool:
             [*words, "--output", str(target)],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CONVERT_S, check=False,
         )  # fmt: skip
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = "" if target.is_file() and not done.returncode else lines[-1] if lines else "no output"
+        failed = bool(done.returncode) or not target.is_file()
+        reason = (done.stderr.strip().rpartition("\n")[2] or "no output") if failed else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error) if isinstance(error, OSError) else f"it did not end within {CONVERT_S:g} s"
     if reason:

@@ -27,6 +27,7 @@ ANSWER_TIMEOUT_S = 30.0
 DEFAULT_AGENT = "SSH_AUTH_SOCK"
 _NONE = ("", "none")
 _PLAIN = re.compile(r"[\w.@:%+\[\]-]*", re.ASCII)
+_JUMP = re.compile(r"(?:(.*)@)?(?:\[(.*)\]|(.*?))(?::(\d+))?$")  # as ssh -G prints the last of ProxyJump
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # The first known type is pinned; a host presents this type when the client requests it.
 _PREFERRED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
@@ -161,11 +162,11 @@ def resolve_route(name: str, *, options: Sequence[str] = (), run: RunSsh = read_
         user=user,
         key_name=alias if alias not in _NONE else f"[{address}]:{port}" if has_other_port else address,
         bare_name=address if has_other_port else "",
-        identities=tuple(path for path in _paths(settings, "identityfile", paths, home) if keys and _is_key(path)),
+        identities=tuple(path for path in _paths(settings, "identityfile", paths) if keys and _is_key(path)),
         certificates=tuple(
-            path for path in _paths(settings, "certificatefile", paths, home) if keys and Path(path).is_file()
+            path for path in _paths(settings, "certificatefile", paths) if keys and Path(path).is_file()
         ),
-        agent=_agent(settings, paths, home) if keys else "",
+        agent=_agent(settings, paths) if keys else "",
         identities_only=_first(settings, "identitiesonly", "no") == "yes",
         known_hosts=tuple(expanded(path, home) for line in lines for path in _files(line) if path not in _NONE),
         checking=_CHECKING.get(checking, checking),
@@ -191,13 +192,13 @@ def _first(settings: Mapping[str, Sequence[str]], keyword: str, default: str) ->
     return settings.get(keyword, (default,))[0]
 
 
-def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str], home: Path) -> str:
+def _agent(settings: Mapping[str, Sequence[str]], tokens: Mapping[str, str]) -> str:
     value = _first(settings, "identityagent", DEFAULT_AGENT)
     if value == "none":
         return ""
     if value == DEFAULT_AGENT or (value.startswith("$") and not value.startswith("${")):
         return value
-    return expanded(_with_tokens(_with_variables(value), tokens), home)
+    return _path(value, tokens)
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -213,12 +214,14 @@ def _of_this_computer(home: Path) -> dict[str, str]:
     return {"d": str(home), "i": str(os.getuid()), "L": name.partition(".")[0], "l": name, "u": user}
 
 
-def _paths(
-    settings: Mapping[str, Sequence[str]], keyword: str, tokens: Mapping[str, str], home: Path
-) -> Iterator[str]:
-    for text in settings.get(keyword, ()):
-        if text not in _NONE:
-            yield expanded(_with_tokens(_with_variables(text), tokens), home)
+def _paths(settings: Mapping[str, Sequence[str]], keyword: str, tokens: Mapping[str, str]) -> Iterator[str]:
+    return (_path(text, tokens) for text in settings.get(keyword, ()) if text not in _NONE)
+
+
+def _path(text: str, tokens: Mapping[str, str]) -> str:
+    """Return a path with its variables and tokens replaced; an unset variable stays, and leads to a missing path."""
+    text = _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
+    return expanded(_with_tokens(text, tokens), Path(tokens["d"]))
 
 
 def expanded(path: str, home: Path) -> str:
@@ -249,11 +252,6 @@ def _files(line: str) -> Iterator[str]:
         words = words[count:]
 
 
-def _with_variables(text: str) -> str:
-    """Return `text` with ``${VARIABLE}`` replaced; an unset variable stays, and leads to a missing path."""
-    return _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
-
-
 # --- proxies ----------------------------------------------------------------------------------------------------
 
 
@@ -263,11 +261,12 @@ def _proxy(
     """Return the program that carries the connection; for ProxyJump it is another ssh."""
     jump = _first(settings, "proxyjump", "")
     if jump not in _NONE:
-        *before, near = jump.split(",")
-        earlier = ("-J", ",".join(before)) if before else ()
-        target = f"[{tokens['h']}]:{tokens['p']}"
-        config = _config(options)
-        return ("ssh", *config, "-o", "BatchMode=yes", *earlier, *_jump(near), "-W", target, "--", _jump_host(near))
+        before, _, near = jump.rpartition(",")
+        user, ipv6, host, port = _JUMP.findall(near)[0]
+        given = [("-J", before), ("-l", user), ("-p", port), ("-W", f"[{tokens['h']}]:{tokens['p']}")]
+        config = next((each for each in itertools.pairwise(options) if each[0] == "-F"), ())
+        words = (word for name, value in given if value for word in (name, value))
+        return ("ssh", *config, "-o", "BatchMode=yes", *words, "--", ipv6 or host)
     command = _first(settings, "proxycommand", "")
     if command in _NONE:
         return ()
@@ -282,14 +281,6 @@ def _proxy(
     return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {_with_tokens(command, tokens)}")
 
 
-def _config(options: Sequence[str]) -> tuple[str, ...]:
-    """Return the option that names the configuration, which ssh passes on to the ssh of a jump."""
-    for word, value in itertools.pairwise(options):
-        if word == "-F":
-            return ("-F", value)
-    return ()
-
-
 def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
     """Raise SshConfigError if `command` needs a name that has characters with a meaning to a shell."""
     for letter in "hnrk":
@@ -302,37 +293,9 @@ def _check_plain(command: str, tokens: Mapping[str, str]) -> None:
             )
 
 
-def _jump(text: str) -> tuple[str, ...]:
-    """Return the ssh options for ``[ssh://][user@]host[:port]``."""
-    user, at, rest = text.removeprefix("ssh://").rpartition("@")
-    _, port = _host_port(rest)
-    return (*(("-l", user) if at else ()), *(("-p", port) if port else ()))
-
-
-def _jump_host(text: str) -> str:
-    return _host_port(text.removeprefix("ssh://").rpartition("@")[2])[0]
-
-
-def _host_port(text: str) -> tuple[str, str]:
-    """Return the host and the port of ``host``, ``host:port``, ``[2001:db8::1]:port``, or a bare IPv6 address."""
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        return host, port.removeprefix(":")
-    host, colon, port = text.rpartition(":")
-    return (host, port) if colon and ":" not in host else (text, "")
-
-
-def _with_tokens(command: str, tokens: Mapping[str, str]) -> str:
-    """Return `command` with its %-tokens replaced; unknown tokens stay."""
-    parts = command.split("%")
-    replaced = [parts[0]]
-    rest = iter(parts[1:])
-    for part in rest:
-        if not part:  # two in a row
-            replaced.append("%" + next(rest, ""))
-        else:
-            replaced.append(tokens.get(part[0], f"%{part[0]}") + part[1:])
-    return "".join(replaced)
+def _with_tokens(text: str, tokens: Mapping[str, str]) -> str:
+    """Return `text` with its %-tokens replaced; unknown tokens stay."""
+    return re.sub("%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class StaticProvider(Provider):
         Raises:
             ProviderError: the inventory does not exist, or cannot be read.
         """
-        return [entry.name for entry in read_selection(options.inventory, options.limit)[1]]
+        return [entry.name for entry in read_selection(options)[1]]
 
     def check(self, spec: FleetSpec) -> None:
         """Check that the inventory has the hosts of `spec`, without changing anything.
@@ -75,7 +75,7 @@ class StaticProvider(Provider):
             ProviderError: the inventory, or an SSH configuration that it names, cannot be read.
         """
         assignments = self._assignments.read(spec.name)
-        entries = select_entries(spec)[1] if len(assignments) < spec.workers else ()
+        entries = select_entries(spec) if len(assignments) < spec.workers else ()
         return _programs(spec, [each.options for each in assignments] + [entry.options for entry in entries])
 
     def quote(self, spec: FleetSpec, names: Sequence[str]) -> Quote:
@@ -213,9 +213,9 @@ def _assignment(fleet: str, name: str, selected: SelectedHost, now: float) -> As
         id=selected.id,
         inventory_name=selected.entry.name,
         target=selected.entry.address,
-        options=selected.options,
+        options=selected.entry.options,
         python=selected.entry.python,
-        private_address=selected.private_address,
+        private_address=selected.entry.private_address,
         # Several fleets, even of several computers, may share hosts and a login.
         root=f"{DIRECTORY}/{fleet}-{name}-{secrets.token_hex(4)}",
         created_at=now,

@@ -7,24 +7,20 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from provision.directories import home_directory
 from provision.inventory.allocation import is_allocation, read_allocation
 from provision.inventory.entry import Entry
-from provision.inventory.files import InventoryError, Location
-from provision.inventory.names import is_host_name
+from provision.inventory.files import InventoryError
 from provision.inventory.reader import Inventory, read_inventory
 from provision.model import FleetSpec
-from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted
 from provision.ssh_config.programs import programs_of_ssh
 from provision.ssh_config.routes import Route, SshConfigError, agent_socket, expanded, resolve_route
 from provision.static.options import StaticOptions
 
-ADDRESS_VARIABLE = "fleet_private_address"
 _AT_ONCE = 16
 _ID_LENGTH = 16
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]+")
@@ -33,74 +29,57 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass(frozen=True)
-class SelectedHost:
+class SelectedHost(NamedTuple):
     """A host of an inventory, and the SSH route to it.
 
     Attributes:
         entry: The host as the inventory describes it.
-        location: Location at which it is first named.
-        options: Arguments of ssh other than the host.
-        route: The route that ssh resolves from these.
-        private_address: Address at which other hosts reach it, if the inventory sets it.
-        allocation: Allocation of a batch system that it belongs to; empty: none.
+        route: The route that ssh resolves from it.
+        id: Unique identifier of the host: equal for the same route and login in the same allocation.
     """
 
     entry: Entry
-    location: Location
-    options: tuple[str, ...]
     route: Route
-    private_address: str
-    allocation: str = ""
-
-    @property
-    def id(self) -> str:
-        """Unique identifier of the host: equal for the same route and login in the same allocation."""
-        route = self.route
-        text = "\n".join((route.address, str(route.port), route.user, route.key_name, *route.proxy))
-        digest = hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
-        return f"{_UNSAFE.sub('-', self.allocation)}-{digest}" if self.allocation else digest
+    id: str
 
 
-def read_selection(inventory: str, limit: str) -> tuple[Inventory, tuple[Entry, ...]]:
-    """Return the hosts of an inventory that a limit names, in their order.
-
-    Args:
-        inventory: Path of the file, or an allocation.
-        limit: Selection in the syntax of Ansible's ``--limit``; empty: all.
+def read_selection(options: StaticOptions) -> tuple[Inventory, tuple[Entry, ...]]:
+    """Return the inventory that options name, and the hosts of it that they select, in their order.
 
     Raises:
-        ProviderError: no file is given.
-        InventoryError: it cannot be read, is not supported, or has no such host.
+        InventoryError: no file is given, it cannot be read, is not supported, or has no such host.
     """
-    if not inventory:
-        raise ProviderError(
-            ErrorKind.USAGE,
+    if not options.inventory:
+        raise InventoryError(
             "no hosts specified",
             hint="give the file that lists the hosts: --inventory FILE",
             next_steps=[("fleet", "up", "--help")],
         )
-    hosts = read_allocation(inventory) if is_allocation(inventory) else read_inventory(_relative(Path(inventory)))
-    return hosts, hosts.select(limit)
+    if is_allocation(options.inventory):
+        inventory = read_allocation(options.inventory)
+    else:
+        path = Path(options.inventory)  # in messages, as a user in the working directory would write it
+        inventory = read_inventory(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return inventory, inventory.select(options.limit)
 
 
-def select_entries(spec: FleetSpec) -> tuple[Inventory, tuple[Entry, ...]]:
+def select_entries(spec: FleetSpec) -> tuple[Entry, ...]:
     """Return the hosts of fleet `spec`, in the order of their indices, as the inventory describes them.
 
     Raises:
-        ProviderError: there are too few hosts, or the inventory cannot be read.
+        InventoryError: there are too few hosts, or the inventory cannot be read.
     """
     options = StaticOptions.of(spec.options)
-    inventory, entries = read_selection(options.inventory, options.limit)
+    inventory, entries = read_selection(options)
     if spec.workers > len(entries):
         which = f"--limit {options.limit} selects" if options.limit else "it has"
         raise InventoryError(
             f"{counted(spec.workers, 'worker')} requested, but {which} {counted(len(entries), 'host')}",
-            location=Location(inventory.path),
+            str(inventory.path),
             hint="remove --workers to use all hosts",
             again={"--workers": None},
         )
-    return inventory, entries[: spec.workers]
+    return entries[: spec.workers]
 
 
 def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
@@ -109,72 +88,49 @@ def select_hosts(spec: FleetSpec) -> list[SelectedHost]:
     Raises:
         ProviderError: there are too few hosts, the route to a host is not supported, or two hosts are the same.
     """
-    options = StaticOptions.of(spec.options)
-    inventory, entries = select_entries(spec)
-    hosts = map_parallel(lambda entry: _resolve(entry, inventory.location(entry.name)), entries)
+    inventory = StaticOptions.of(spec.options).inventory
+    allocation = inventory if is_allocation(inventory) else ""
+    entries = select_entries(spec)
+    routes = map_parallel(_resolve, entries)
+    hosts = [SelectedHost(*each, host_id(each[1], allocation)) for each in zip(entries, routes, strict=True)]
     _reject_duplicates(hosts)
-    if not is_allocation(options.inventory):
-        return hosts
-    return [replace(host, allocation=options.inventory) for host in hosts]
+    return hosts
+
+
+def host_id(route: Route, allocation: str) -> str:
+    """Return the identifier of a host with this route, in an allocation of a batch system or, if empty, in none."""
+    text = "\n".join((route.address, str(route.port), route.user, route.key_name, *route.proxy))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_ID_LENGTH]
+    return f"{_UNSAFE.sub('-', allocation)}-{digest}" if allocation else digest
 
 
 def map_parallel(action: Callable[[T], U], items: Sequence[T]) -> list[U]:
     """Call `action` for each of `items` in parallel; return the results, or raise the first error in their order."""
-    with ThreadPoolExecutor(max_workers=max(1, min(len(items), _AT_ONCE))) as pool:
-        futures = [pool.submit(action, item) for item in items]
-        return [future.result() for future in futures]
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        return list(pool.map(action, items))
 
 
-def _relative(path: Path) -> Path:
-    """Return `path` as a user in the working directory would write it."""
-    try:
-        return path.relative_to(Path.cwd())
-    except ValueError:
-        return path
-
-
-def _resolve(entry: Entry, location: Location) -> SelectedHost:
-    _check_keys(entry, location)
+def _resolve(entry: Entry) -> Route:
+    for text in entry.keys:  # if a key of the inventory is missing, ssh would only try other keys
+        path = expanded(text.replace("%%", "%"), home_directory())
+        has_variable = "$" in text or "%" in text.replace("%%", "")
+        if not has_variable and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
+            message = f"the private key of host {entry.name!r} does not exist: {text}"
+            raise InventoryError(message, entry.location, hint="correct the path")
     try:
         route = resolve_route(entry.address, options=entry.options)
     except SshConfigError as error:
-        error.message = f"{location}: host {entry.name!r}: {error.message}"
+        error.message = f"{entry.location}: host {entry.name!r}: {error.message}"
         raise
     if not (route.identities or agent_socket(route.agent)):
         raise InventoryError(
             f"no key to log in to host {entry.name!r}",
-            location=location,
+            entry.location,
             cause="no private key file for it exists, and no SSH agent is available",
             hint="this command must log in without a password",
             next_steps=[] if programs_of_ssh("", entry.options) else [("ssh", *entry.options, entry.address)],
         )
-    return SelectedHost(entry, location, entry.options, route, _private_address(entry, location))
-
-
-def _check_keys(entry: Entry, location: Location) -> None:
-    """Raise InventoryError if a private key of the inventory is missing; ssh would only try other keys."""
-    for text in entry.keys:
-        path = expanded(text.replace("%%", "%"), home_directory())
-        has_variable = "$" in text or "%" in text.replace("%%", "")
-        if not has_variable and not (Path(path).is_file() or Path(f"{path}.pub").is_file()):
-            raise InventoryError(
-                f"the private key of host {entry.name!r} does not exist: {text}",
-                location=location,
-                hint="correct the path",
-            )
-
-
-def _private_address(entry: Entry, location: Location) -> str:
-    value = entry.variables.get(ADDRESS_VARIABLE, "")
-    if value == "":
-        return ""
-    if not isinstance(value, str) or not is_host_name(value):
-        raise InventoryError(
-            f"{ADDRESS_VARIABLE} of host {entry.name!r} is not an address: {value!r}",
-            location=location,
-            hint="set the address at which the other hosts reach it",
-        )
-    return value
+    return route
 
 
 def _reject_duplicates(hosts: Sequence[SelectedHost]) -> None:
@@ -187,7 +143,7 @@ def _reject_duplicates(hosts: Sequence[SelectedHost]) -> None:
                 raise InventoryError(
                     f"hosts {other.entry.name!r} and {host.entry.name!r} are the same: both are "
                     f"{end} on port {host.route.port}",
-                    location=host.location,
+                    host.entry.location,
                     hint="remove one of them",
                 )
 
@@ -205,7 +161,7 @@ def _addresses(host: SelectedHost) -> set[str]:
     except OSError as error:
         raise InventoryError(
             f"cannot resolve host {host.entry.name!r}: {host.route.address} has no address",
-            location=host.location,
+            host.entry.location,
             cause=error.strerror or str(error),
             hint="add its address to the same line, e.g. ansible_host=10.0.0.3",
         ) from error

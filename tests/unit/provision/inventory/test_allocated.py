@@ -8,11 +8,10 @@ import pytest
 
 from provision.allocation.provider import AllocationProvider
 from provision.inventory.allocation import here, read_allocation
-from provision.inventory.entry import Entry
-from provision.inventory.files import Location
 from provision.provider import ErrorKind, ProviderError
 from provision.ssh_config.routes import resolve_route
-from provision.static.selection import SelectedHost, read_selection
+from provision.static.options import StaticOptions
+from provision.static.selection import host_id, read_selection
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "gpu[01-03,7],login1"}
 
@@ -77,17 +76,13 @@ def test_variable_files_of_the_working_directory_are_not_read(
     (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: alice\n")
     monkeypatch.chdir(tmp_path)
     inside(monkeypatch, SLURM)
-    assert {entry.options for entry in read_selection("slurm:12", "")[1]} == {()}
+    assert {entry.options for entry in read_selection(StaticOptions(inventory="slurm:12"))[1]} == {()}
 
 
 def test_a_hosts_id_names_its_allocation() -> None:
     """The same node of two allocations is two instances; an id is part of a known_hosts file."""
     route = resolve_route("n1", run=lambda _: "hostname 127.0.0.9\nuser me\nport 22\n")
-    location = Location(Path("nodes"), 1)
-    ids = [
-        SelectedHost(Entry("n1", "n1"), location, (), route, "", job).id
-        for job in ("", "slurm:12", "pbs:12[3].server")
-    ]
+    ids = [host_id(route, job) for job in ("", "slurm:12", "pbs:12[3].server")]
     assert ids == [ids[0], f"slurm-12-{ids[0]}", f"pbs-12-3-.server-{ids[0]}"]
 
 

@@ -158,7 +158,7 @@ YAML = {
     ),
     "circle": ("web:\n  children:\n    a: {children: {web: }}\n", ":3: groups 'a' and 'web' contain each other"),
     "list as a name": ("web:\n  vars:\n    [a, b]: 1\n", ":3: invalid YAML: keys must be strings"),
-    "nested without end": ("x: " + "[" * 1000, r"hosts\.yml: invalid YAML: nested too deeply, or recursive"),
+    "nested without end": ("x: " + "[" * 1000, r"hosts\.yml: invalid YAML: nested too deeply"),
     "character": ("web:\n  vars:\n    x: \x07\n", r"hosts\.yml: invalid YAML: special characters are not allowed"),
     "dynamic plugin": (
         "plugin: amazon.aws.aws_ec2\nregions: [a]\n",
@@ -168,6 +168,8 @@ YAML = {
         '{"_meta": {"hostvars": {}}, "web": ["h1"]}',
         ":1: the output of an inventory script is not supported",
     ),
+    "truth value that is none": ("web:\n  vars:\n    x: !!bool perhaps\n", ":3: invalid YAML: invalid value"),
+    "key without a hash": ("web:\n  vars:\n    ? !vault x\n    : 1\n", "invalid YAML: invalid value"),
     "value that is none": ("web:\n  vars:\n    x: " + "9" * 5000 + "\n", ":3: invalid YAML: invalid value"),
 }
 
