@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import encodings.ascii
-import encodings.idna  # noqa: F401 - else several threads would import it at the same time
 import os
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Condition, Event
 
 from provision.directories import make_directory, remove_directory
 from provision.local import login, processes, sshd
@@ -27,7 +23,6 @@ from provision.provider import ErrorKind, Progress, Provider, ProviderError, Sit
 from provision.ssh_config.programs import AcceptedPrograms, describe_program, fingerprint
 
 WORKERS_MAX = 256
-_STARTS_AT_ONCE = 16
 
 
 class LocalProvider(Provider):
@@ -113,20 +108,35 @@ class LocalProvider(Provider):
         processes.end(again, only_listeners=True)
         self._make_root()
 
-        def make(name: str, step: Progress, stopped: Event) -> None:
-            directory = self._records.directory(spec.name, name)
-            record = whole.get(name)
-            if record is None:
-                record = Record(spec.name, name, uuid.uuid4().hex, time.time(), spec.python or sys.executable)
-                self._records.write(record)
-                _write_keys(directory, spec, name)
-            step(name, "starting sshd")
-            address = record.address or sshd.loopback_address(spec.name, index_of(name))
-            pid, port = sshd.start(program, directory, record.id, address, user, stopped, port=record.port)
-            self._records.write(replace(record, address=address, port=port, pid=pid))
-            step(name, "ready")
+        servers: dict[str, tuple[Record, sshd.Server]] = {}
+        failures: dict[str, ProviderError | OSError] = {}
+        for name in dict.fromkeys(names):
+            if name not in running:
+                try:
+                    record = whole.get(name) or self._begin(spec, name)
+                    progress(name, "starting sshd")
+                    place = (program, self._records.directory(spec.name, name), record.id, record.address, user)
+                    servers[name] = record, sshd.Server(*place, port=record.port)
+                except OSError as error:
+                    failures[name] = error
+        for name, (record, server) in servers.items():
+            try:
+                server.wait()
+                self._records.write(replace(record, port=server.port, pid=server.pid))
+            except (ProviderError, OSError) as error:
+                failures[name] = error
+            else:
+                progress(name, "ready")
+        if failures:
+            raise _start_error(failures)
 
-        _all_at_once(make, [name for name in dict.fromkeys(names) if name not in running], progress)
+    def _begin(self, spec: FleetSpec, name: str) -> Record:
+        """Write the record of a new instance, and its keys."""
+        address, python = sshd.loopback_address(spec.name, index_of(name)), spec.python or sys.executable
+        record = Record(spec.name, name, uuid.uuid4().hex, time.time(), python, address)
+        self._records.write(record)
+        _write_keys(self._records.directory(spec.name, name), spec, name)
+        return record
 
     def _make_root(self) -> None:
         try:
@@ -216,19 +226,6 @@ class LocalProvider(Provider):
                 self._records.forget(record.fleet, record.name)
             progress(instance.name, "deleted")
 
-    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
-        """Delete the instances of `fleet`, and return those that are left.
-
-        Returns:
-            Names of the instances that could not be deleted.
-
-        Raises:
-            ProviderError: as `delete`.
-        """
-        self.delete(self.list(fleet), progress)
-        self._records.forget_unfinished(fleet)
-        return [instance.name for instance in self.list(fleet)]
-
     def doctor(self, workers: int = 1) -> list[Finding]:  # noqa: ARG002 - any number
         """Check sshd, the login, TensorFlow, and the directory of the instances, without changing them."""
         return [
@@ -306,84 +303,10 @@ def _write_keys(directory: Path, spec: FleetSpec, name: str) -> None:
     (directory / "authorized_keys").write_text(spec.public_key.strip() + "\n", encoding="utf-8")
 
 
-class _Busy:
-    """Counts running calls; after `stop`, no call can begin.
-
-    If Ctrl-C interrupts the start of a thread, a pool does not record the thread and does not wait for it.
-
-    Args:
-        stopped: Event that `stop` sets.
-    """
-
-    def __init__(self, stopped: Event) -> None:
-        self._stopped = stopped
-        self._change = Condition()
-        self._count = 0
-
-    def __enter__(self) -> None:
-        with self._change:
-            if self._stopped.is_set():
-                raise sshd.StoppedError
-            self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._change:
-            self._count -= 1
-            self._change.notify_all()
-
-    def stop(self) -> None:
-        """Let no more calls begin, and wait for the running calls."""
-        with self._change:
-            self._stopped.set()
-            self._change.wait_for(lambda: self._count == 0)
-
-
-def _all_at_once(make: Callable[[str, Progress, Event], None], names: Sequence[str], progress: Progress) -> None:
-    """Call `make` for every name in separate threads, and `progress` in this thread; wait for all of them.
-
-    Raises:
-        ProviderError: some of the calls failed.
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    if not names:
-        return
-    steps: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
-    stopped = Event()
-    busy = _Busy(stopped)
-
-    def run(name: str) -> None:
-        with busy:
-            make(name, lambda *step: steps.put(step), stopped)
-
-    pool = ThreadPoolExecutor(max_workers=min(len(names), _STARTS_AT_ONCE))
-    try:
-        futures = {name: pool.submit(run, name) for name in names}
-        for future in futures.values():
-            future.add_done_callback(lambda _: steps.put(None))
-        left = len(names)
-        while left:
-            step = steps.get()
-            if step is None:
-                left -= 1
-            else:
-                progress(*step)
-    finally:
-        busy.stop()
-        pool.shutdown(wait=True, cancel_futures=True)
-    failures = {name: error for name, future in futures.items() if (error := future.exception()) is not None}
-    if failures:
-        _raise(failures)
-
-
-def _raise(failures: dict[str, BaseException]) -> None:
-    for error in failures.values():
-        if not isinstance(error, (ProviderError, OSError)):
-            raise error
-    first = next(iter(failures.values()))
-    message = f"could not start {', '.join(failures)}"
-    if isinstance(first, ProviderError):
-        first.cause = f"{first.message}: {first.cause}" if first.cause else first.message
-        first.message = message
-        raise first
-    raise ProviderError(ErrorKind.CAPACITY, message, cause=str(first), again={}) from first
+def _start_error(failures: Mapping[str, ProviderError | OSError]) -> ProviderError:
+    message, first = f"could not start {', '.join(failures)}", next(iter(failures.values()))
+    if isinstance(first, OSError):
+        return ProviderError(ErrorKind.CAPACITY, message, cause=str(first), again={})
+    first.cause = f"{first.message}: {first.cause}" if first.cause else first.message
+    first.message = message
+    return first

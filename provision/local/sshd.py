@@ -11,7 +11,6 @@ import signal
 import socket
 import time
 from pathlib import Path
-from threading import Event
 
 from provision.directories import make_directory
 from provision.local.processes import MARK, log_name
@@ -30,14 +29,6 @@ _SEPARATION_DIRECTORY = Path("/run/sshd")
 # (shell.c, SSH_SOURCE_BASHRC). That file is for interactive use: it may print, prompt, or be slow.
 _NO_BASHRC = "SHLVL=1"
 AGENTS_VARIABLE = "FLEET_AGENTS"
-
-
-class SshdEndedError(Exception):
-    """An sshd ended before it answered; the text is the end of its log."""
-
-
-class StoppedError(Exception):
-    """The caller stopped waiting."""
 
 
 def find() -> str | None:
@@ -117,10 +108,8 @@ def make_separation_directory() -> None:
         _SEPARATION_DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
-def start(
-    program: str, directory: Path, instance_id: str, address: str, user: str, stopped: Event, *, port: int = 0
-) -> tuple[int, int]:
-    """Start an sshd that outlives this program, and wait until it answers.
+class Server:
+    """An sshd that has been started, and outlives this program.
 
     Args:
         program: Absolute path of sshd.
@@ -128,36 +117,61 @@ def start(
         instance_id: Marks the process and everything started through it.
         address: Address to listen on.
         user: User that may log in.
-        stopped: Event that ends the wait.
         port: TCP port to listen on, if it is free; 0: any.
 
-    Returns:
-        Its process and the TCP port that it listens on.
-
-    Raises:
-        ProviderError: sshd ended, or did not answer in time.
-        StoppedError: `stopped` was set.
+    Attributes:
+        port: TCP port to listen on.
+        pid: Its process.
     """
-    log = directory / log_name(instance_id)
-    for attempt in range(1, _ATTEMPTS + 1):
-        port = free_port(address, preferred=port)
-        config = directory / "sshd_config"
-        config.write_text(configuration(directory, address, port, user), encoding="utf-8")
-        pid = _spawn(program, config, log, instance_id)
-        try:
-            _await_listening(pid, log, address, port, stopped)
-        except SshdEndedError as error:
-            if "Address already in use" in str(error) and attempt < _ATTEMPTS:
-                port = 0
-                continue  # another process took the port between the check and the start
-            raise ProviderError(
-                ErrorKind.MISSING,
-                f"{program} exited immediately after its start",
-                cause=str(error),
-                hint=f"see {log}",
-            ) from error
-        return pid, port
-    raise AssertionError("the last attempt returns or raises")
+
+    def __init__(
+        self, program: str, directory: Path, instance_id: str, address: str, user: str, port: int = 0
+    ) -> None:
+        self._program = program
+        self._directory = directory
+        self._id = instance_id
+        self._address = address
+        self._user = user
+        self._log = directory / log_name(instance_id)
+        self._start(port)
+
+    def _start(self, port: int) -> None:
+        self._deadline = time.monotonic() + READY_TIMEOUT_S
+        self.port = free_port(self._address, preferred=port)
+        config = self._directory / "sshd_config"
+        config.write_text(configuration(self._directory, self._address, self.port, self._user), encoding="utf-8")
+        self.pid = _spawn(self._program, config, self._log, self._id)
+
+    def wait(self) -> None:
+        """Wait until it listens. If another process took the port meanwhile, start it on another one.
+
+        Raises:
+            ProviderError: it ended, or did not listen in time.
+        """
+        attempts = 1
+        while time.monotonic() < self._deadline:
+            ended, _ = os.waitpid(self.pid, os.WNOHANG)
+            text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
+            if ended and "Address already in use" in text and attempts < _ATTEMPTS:
+                attempts += 1
+                self._start(0)
+            elif ended:
+                raise ProviderError(
+                    ErrorKind.MISSING,
+                    f"{self._program} exited immediately after its start",
+                    cause="; ".join(text.split("\n")[-4:]).strip("; \r") or "no log output",
+                    hint=f"see {self._log}",
+                )
+            # A connection would show the same, but sshd starts a process for it, and another sshd might answer.
+            elif "Server listening on" in text:
+                return
+            time.sleep(_POLL_S)
+        raise ProviderError(
+            ErrorKind.UNREACHABLE,
+            f"no SSH response from {self._address} port {self.port} within {READY_TIMEOUT_S:.0f} s "
+            "after the start of sshd",
+            hint=f"see {self._log}",
+        )
 
 
 def agents_directory() -> Path | None:
@@ -217,24 +231,4 @@ def _spawn(program: str, config: Path, log: Path, instance_id: str) -> int:
         setsigmask=(),
         # Tasks must not ignore the signals that this program ignores, such as SIGPIPE (Python) and SIGHUP (nohup).
         setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
-    )
-
-
-def _await_listening(pid: int, log: Path, address: str, port: int, stopped: Event) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if stopped.is_set():
-            raise StoppedError
-        ended, _ = os.waitpid(pid, os.WNOHANG)
-        log_text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        if ended:
-            raise SshdEndedError("; ".join(log_text.split("\n")[-4:]).strip("; \r") or "no log output")
-        # A connection would show the same, but sshd starts a process for it, and another sshd might answer.
-        if "Server listening on" in log_text:
-            return
-        stopped.wait(_POLL_S)
-    raise ProviderError(
-        ErrorKind.UNREACHABLE,
-        f"no SSH response from {address} port {port} within {READY_TIMEOUT_S:.0f} s after the start of sshd",
-        hint=f"see {log}",
     )

@@ -25,24 +25,16 @@ def include_line(pattern: Path) -> str:
     return f'Include "{text}"' if " " in text else f"Include {text}"
 
 
-def add_line(content: bytes, line: str) -> bytes:
-    """Return a configuration with `line` at its top, and nowhere else."""
-    return line.encode() + b"\n" + remove_line(content, line)
-
-
-def remove_line(content: bytes, line: str) -> bytes:
-    """Return a configuration without `line`; everything else is kept byte for byte."""
-    return b"".join(kept for kept in content.splitlines(keepends=True) if kept.strip() != line.encode())
-
-
 def install_include(file: Path, line: str) -> bool:
-    """Add `line` to a configuration, which is created if it does not exist; return whether it changed.
+    """Put `line` at the top of a configuration, and nowhere else; return whether it changed.
+
+    The file is created if it does not exist.
 
     Raises:
         OSError: the file cannot be read or written.
     """
     make_directory(file.parent)
-    return _replace(file, add_line(_read(file), line))
+    return _replace(file, line.encode() + b"\n" + _without(file, line))
 
 
 def remove_include(file: Path, line: str) -> bool:
@@ -51,7 +43,7 @@ def remove_include(file: Path, line: str) -> bool:
     Raises:
         OSError: the file cannot be read or written.
     """
-    return _replace(file, remove_line(_read(file), line))
+    return _replace(file, _without(file, line))
 
 
 def _read(file: Path) -> bytes:
@@ -59,6 +51,11 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def _without(file: Path, line: str) -> bytes:
+    """Return the content of a file without `line`; everything else is kept byte for byte."""
+    return b"".join(kept for kept in _read(file).splitlines(keepends=True) if kept.strip() != line.encode())
 
 
 def _replace(file: Path, content: bytes) -> bool:

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from provision.keys import fingerprint
@@ -109,8 +110,7 @@ class StaticProvider(Provider):
             ProviderError: a host has left the fleet, its key is not confirmed, or two are the same machine.
         """
         assignments = [self._assignment(instance) for instance in instances]
-        self._accepted.require(_programs(spec, [assignment.options for assignment in assignments]))
-        hosts = [host for host, _, _ in map_parallel(_probe, [(spec, assignment) for assignment in assignments])]
+        hosts = [host for host, _, _ in self._probe(spec, assignments)]
         for assignment, host in zip(assignments, hosts, strict=True):
             if not host.host_key:
                 raise ProviderError(
@@ -125,13 +125,12 @@ class StaticProvider(Provider):
     def unknown_hosts(self, spec: FleetSpec) -> list[UnknownHost]:
         """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
         assignments = [assignment for assignment in self._assignments.read(spec.name) if assignment.id]
+        probed = zip(assignments, self._probe(spec, assignments), strict=True)
+        return [_unknown_host(assignment, *found) for assignment, found in probed if not found[0].host_key]
+
+    def _probe(self, spec: FleetSpec, assignments: Sequence[Assignment]) -> list[tuple[Host, Route, KnownKeys]]:
         self._accepted.require(_programs(spec, [assignment.options for assignment in assignments]))
-        probed = map_parallel(_probe, [(spec, assignment) for assignment in assignments])
-        return [
-            _unknown_host(assignment, host, route, entries)
-            for assignment, (host, route, entries) in zip(assignments, probed, strict=True)
-            if not host.host_key
-        ]
+        return map_parallel(partial(_probe, spec), assignments)
 
     def pin(self, fleet: str, keys: Mapping[str, str]) -> None:
         """Store host keys that the user confirmed.
@@ -156,16 +155,6 @@ class StaticProvider(Provider):
             left = [each for each in self._assignments.read(instance.fleet) if each.id != instance.id]
             self._assignments.write(instance.fleet, left)
             progress(instance.name, "deleted")
-
-    def delete_fleet(self, fleet: str, progress: Progress) -> Sequence[str]:
-        """Release the hosts of `fleet`, and return those that are left.
-
-        Returns:
-            Names of the hosts that could not be released.
-        """
-        self.delete(self.list(fleet), progress)
-        self._assignments.forget(fleet)
-        return [instance.name for instance in self.list(fleet)]
 
     def doctor(self, workers: int = 1) -> list[Finding]:  # noqa: ARG002 - any number
         """Check that the programs that read the user's SSH configuration and keys are installed."""
@@ -229,9 +218,8 @@ def _instance(fleet: str, assignment: Assignment) -> Instance:
     )
 
 
-def _probe(item: tuple[FleetSpec, Assignment]) -> tuple[Host, Route, KnownKeys]:
-    """Return the host of a assignment, without a key if none is confirmed, with its route and known_hosts entries."""
-    spec, assignment = item
+def _probe(spec: FleetSpec, assignment: Assignment) -> tuple[Host, Route, KnownKeys]:
+    """Return a host, its route, and its known_hosts entries; it has no key if none is confirmed."""
     route = resolve_route(assignment.target, options=assignment.options)
     entries = known_keys(route.key_name, route.known_hosts)
     host = Host(

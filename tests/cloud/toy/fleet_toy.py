@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from threading import Event
 from typing import Any, ClassVar, NamedTuple
 
 from provision.directories import make_directory, remove_directory
@@ -74,9 +73,9 @@ class ToyProvider(Provider):
             progress(name, "starting sshd")
             processes.end({toy.instance.id}, only_listeners=True)
             directory, address = self._prepare(toy, spec), sshd.loopback_address(spec.name, index_of(name))
-            place = (str(sshd.find()), directory, toy.instance.id, address, check_login(), Event())
-            pid, port = sshd.start(*place, port=toy.port)
-            self._write(Toy(toy.instance, port, pid))
+            server = sshd.Server(str(sshd.find()), directory, toy.instance.id, address, check_login(), toy.port)
+            server.wait()
+            self._write(Toy(toy.instance, server.port, server.pid))
             progress(name, "ready")
 
     def list(self, fleet: str | None = None) -> list[Instance]:

@@ -168,9 +168,11 @@ def test_users_and_ports_of_a_plain_list(tmp_path: Path) -> None:
     ]
 
 
-def test_a_mark_of_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
+def test_a_mark_of_byte_order_and_the_mode_of_an_executable_have_no_effect(tmp_path: Path) -> None:
+    """Some file systems mark every file as executable."""
     path = tmp_path / "hosts.ini"
     path.write_bytes(b"\xef\xbb\xbf[gpu]\ng1\n")
+    path.chmod(0o755)
     assert read_inventory(path).groups["gpu"] == ("g1",)
 
 
@@ -194,15 +196,6 @@ def test_a_sealed_file_disturbs_only_its_group(tmp_path: Path) -> None:
     assert len(read_inventory(path).select("gpu")) == 1
     with pytest.raises(InventoryError, match=r".*group_vars/db\.yml: encrypted by ansible-vault"):
         read_inventory(path).select("db")
-
-
-def test_an_executable_list_without_an_interpreter_is_only_a_list(tmp_path: Path) -> None:
-    """Some file systems mark every file as executable."""
-    path = tmp_path / "hosts.ini"
-    path.write_text("[gpu]\ng1\n")
-    path.chmod(0o755)
-    assert os.access(path, os.X_OK)
-    assert read_inventory(path).names == ("g1",)
 
 
 def test_aliases_inside_aliases_are_read_once(tmp_path: Path) -> None:

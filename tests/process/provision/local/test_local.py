@@ -16,10 +16,9 @@ import pytest
 
 from provision.keys import generate_ed25519
 from provision.local import login, processes, sshd
-from provision.local.instances import Record, Records
+from provision.local.instances import Records
 from provision.local.provider import WORKERS_MAX, LocalProvider
 from provision.model import FleetSpec, InstanceState
-from provision.names import instance_name
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import command_lines
 
@@ -71,7 +70,6 @@ def without_sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("tool", "step"),
     [
         ("apt-get", "apt-get install openssh-server"),
-        ("pacman", "pacman -S openssh"),
         ("none", ""),
     ],
 )
@@ -105,7 +103,7 @@ def account_with(shell: str) -> pwd.struct_passwd:
     return pwd.struct_passwd(("alice", "x", 1000, 1000, "", "/home/alice", shell))
 
 
-@pytest.mark.parametrize("shell", ["/usr/sbin/nologin", "/bin/false", "/no/such/shell"])
+@pytest.mark.parametrize("shell", ["/bin/false", "/no/such/shell"])
 def test_an_account_without_a_shell_cannot_have_a_fleet(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, shell: str
 ) -> None:
@@ -116,9 +114,7 @@ def test_an_account_without_a_shell_cannot_have_a_fleet(
     assert "chsh" in command_lines(error.value)
 
 
-@pytest.mark.parametrize(
-    ("entry", "refused"), [("!", True), ("!!", True), ("!$6$x", True), ("*", False), ("$6$x", False)]
-)
+@pytest.mark.parametrize(("entry", "refused"), [("!", True), ("!$6$x", True), ("*", False)])
 def test_an_account_that_is_locked_cannot_have_a_fleet(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, refused: bool
 ) -> None:
@@ -216,8 +212,13 @@ def test_a_port_that_was_taken_meanwhile_is_left_to_its_owner(
         assert next(ports, None) is None
 
 
-def test_ports_stay_clear_of_those_that_tasks_take(provider: LocalProvider) -> None:
-    assert all(sshd.free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))
+def test_the_only_loopback_address_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(99, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket, "socket", Narrow)
+    assert sshd.loopback_address("demo", 3) == "127.0.0.1"
 
 
 def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
@@ -226,15 +227,7 @@ def test_addresses_are_the_same_every_time_and_differ_between_workers() -> None:
     assert len(set(addresses)) == WORKERS_MAX == 256
     assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
     assert sshd.loopback_address("other", 0) != addresses[0]
-
-
-def test_the_only_loopback_address_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Narrow(socket.socket):
-        def bind(self, address: object) -> None:
-            raise OSError(99, "Cannot assign requested address")
-
-    monkeypatch.setattr(socket, "socket", Narrow)
-    assert sshd.loopback_address("demo", 3) == "127.0.0.1"
+    assert all(sshd.free_port("127.0.0.1", preferred=0) >= 10_000 for _ in range(20))  # not those of tasks
 
 
 def test_the_configuration_accepts_only_one_user_with_a_key() -> None:
@@ -275,23 +268,7 @@ def test_a_host_has_private_files_a_session_of_its_own_and_a_key(provider: Local
     assert not processes.listens(record.pid, record.id)
 
 
-def test_records_come_back_as_they_were_written_in_the_order_of_the_index(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    written = [
-        Record("demo", instance_name(index), f"id{index}", 1.5, "py", "127.1.1.1", 9, 7) for index in range(12)
-    ]
-    for record in reversed(written):
-        records.write(record)
-    assert records.all("demo") == records.all(None) == written
-    assert records.read("demo", "worker-3") == written[3]
-    assert records.read("demo", "worker-12") is None
-    records.forget("demo", "worker-3")
-    records.forget("demo", "worker-3")
-    assert len(records.all("demo")) == 11
-    assert len(list(tmp_path.iterdir())) == 11
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"id": "x"}', '{"id": "x", "pid": "y"}', "\udcff"])
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"id": "x"}', "\udcff"])
 def test_a_record_that_cannot_be_read_is_listed_and_can_be_deleted(
     provider: LocalProvider, tmp_path: Path, text: str
 ) -> None:

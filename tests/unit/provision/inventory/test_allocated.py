@@ -29,23 +29,12 @@ def inside(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_the_nodes_of_slurm_in_their_order() -> None:
+def test_each_node_counts_once_in_its_order(tmp_path: Path) -> None:
     assert here("slurm", SLURM) == "slurm:12"
     assert read_allocation("slurm:12", SLURM).names == ("gpu01", "gpu02", "gpu03", "gpu7", "login1")
-
-
-def test_the_nodes_of_pbs_count_once(tmp_path: Path) -> None:
     environ = pbs(tmp_path, "n2\nn2\nn1\nn1\n")
     assert here("pbs", environ) == "pbs:12[3].server"
     assert read_allocation("pbs:12[3].server", environ).names == ("n2", "n1")
-
-
-@pytest.mark.parametrize(("batch", "command"), [("slurm", "salloc -N 2"), ("pbs", "qsub -I")])
-def test_the_hint_outside_an_allocation_has_the_command(batch: str, command: str) -> None:
-    with pytest.raises(ProviderError, match=r"not inside a (Slurm|PBS) allocation") as refusal:
-        here(batch, {})
-    assert refusal.value.kind is ErrorKind.USAGE
-    assert command in refusal.value.hint
 
 
 def test_another_allocation_is_not_taken_for_this_one() -> None:
@@ -53,20 +42,19 @@ def test_another_allocation_is_not_taken_for_this_one() -> None:
         read_allocation("slurm:11", SLURM)
 
 
-@pytest.mark.parametrize("environ", [{"SLURM_JOB_ID": "12"}, {**SLURM, "SLURM_JOB_NODELIST": "gpu[1-"}])
-def test_a_node_list_that_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
-    with pytest.raises(ProviderError) as refusal:
-        read_allocation("slurm:12", environ)
-    assert refusal.value.kind is ErrorKind.USAGE
-
-
 @pytest.mark.parametrize(
-    ("given", "why"), [("", "PBS_NODEFILE is not set"), ("/no/such/file", "cannot be read: /no/such/file")]
+    ("environ", "why"),
+    [
+        ({"SLURM_JOB_ID": "12"}, "the node list is empty"),
+        ({**SLURM, "SLURM_JOB_NODELIST": "gpu[1-"}, "invalid node list"),
+        ({"PBS_JOBID": "12", "PBS_NODEFILE": ""}, "PBS_NODEFILE is not set"),
+        ({"PBS_JOBID": "12", "PBS_NODEFILE": "/no/such/file"}, "cannot be read: /no/such/file"),
+    ],
 )
-def test_a_node_file_that_cannot_be_read_is_refused(given: str, why: str) -> None:
+def test_a_list_of_nodes_that_cannot_be_read_is_refused(environ: dict[str, str], why: str) -> None:
     with pytest.raises(ProviderError, match=why) as refusal:
-        read_allocation("pbs:1", {"PBS_JOBID": "1", "PBS_NODEFILE": given})
-    assert "first node of the job" in refusal.value.hint
+        read_allocation("slurm:12" if "SLURM_JOB_ID" in environ else "pbs:12", environ)
+    assert refusal.value.kind is ErrorKind.USAGE
 
 
 def test_variable_files_of_the_working_directory_are_not_read(
