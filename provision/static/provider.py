@@ -126,7 +126,7 @@ class StaticProvider(Provider):
         """Return the hosts of the fleet whose keys no known_hosts file confirms, in their order."""
         assignments = [assignment for assignment in self._assignments.read(spec.name) if assignment.id]
         probed = zip(assignments, self._probe(spec, assignments), strict=True)
-        return [_unknown_host(assignment, *found) for assignment, found in probed if not found[0].host_key]
+        return [_unknown_host(assignment, *result) for assignment, result in probed if not result[0].host_key]
 
     def _probe(self, spec: FleetSpec, assignments: Sequence[Assignment]) -> list[tuple[Host, Route, KnownKeys]]:
         self._accepted.require(_programs(spec, [assignment.options for assignment in assignments]))
