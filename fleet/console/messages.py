@@ -403,15 +403,11 @@ def _files_pushed(event: events.FilesPushed) -> str:
         if pushed.written is not None:
             hosts.setdefault((pushed.directory, pushed.written), []).append(pushed.host)
     files = f"{counted(event.files, 'file')}, {format_size(event.size)}"
+    unchanged = {written: f" ({event.files - written:,} unchanged)" for _, written in hosts if written < event.files}
     return "\n".join(
-        f"{fold(names)}: {files}, in {directory}" + _unchanged(event.files - written, written)
+        f"{fold(names)}: {files}, in {directory}{unchanged.get(written, '')}"
         for (directory, written), names in hosts.items()
     )
-
-
-def _unchanged(unchanged: int, written: int) -> str:
-    count = f"{unchanged:,} " if written else ""
-    return f" ({count}unchanged)" if unchanged > 0 else ""
 
 
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {

@@ -215,14 +215,13 @@ def _jobs_listed(event: events.JobsListed, width: int) -> str:
     if event.jobs:
         text += _jobs_table(event.jobs, width or formatting.PROSE_MAX)
     disks = sorted(event.disks, key=lambda disk: disk.free)
-    for disk in disks[:_DISKS]:
+    shown, more = _first(disks, _DISKS)
+    for disk in shown:
         room = f"{format_size(disk.free)} of {format_size(disk.total)} free on the disk of {disk.host}"
         text += _paragraph(
             f"{formatting.INDENT}{room}, its jobs use {format_size(disk.jobs)}", width, indent=2 * formatting.INDENT
         )
-    if len(disks) > _DISKS:
-        text += f"{formatting.INDENT}more space is free on {counted(len(disks) - _DISKS, 'other host')}\n"
-    return text + _silent(event.silent, width)
+    return text + more + _silent(event.silent, width)
 
 
 def _jobs_table(jobs: Sequence[events.StoredResults], width: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ from train.agent.files.disk import DISK_LOW
 from train.agent.protocol.wording import endpoint
 
 _CAUSE_LINES = 12
-_LARGEST = 2  # jobs shown
 _WATCH_S = 2.0  # between two questions to the hosts
 _ROWS_MIN = 3  # of a table, on the smallest terminal
 
@@ -85,14 +83,9 @@ def print_status(fleets: Sequence[events.FleetStatus], out: TextIO, *, json: boo
         for fleet in fleets:
             sink.emit(fleet)
         return
-    size = shutil.get_terminal_size() if out.isatty() else None
-    text = render_status(
-        fleets,
-        now=time.time(),
-        width=size.columns if size else 80,
-        height=size.lines if size else None,
-        color=formatting.accepts_color(out, os.environ),
-    )
+    width, lines = formatting.read_size(out)
+    color = formatting.accepts_color(out, os.environ)
+    text = render_status(fleets, now=time.time(), width=width, height=lines if out.isatty() else None, color=color)
     out.write(text.encode(out.encoding or "utf-8", "replace").decode(out.encoding or "utf-8"))
     out.flush()
 
@@ -173,9 +166,6 @@ def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[Text]:
         size = formatting.format_size(sum(job.size for job in fleet.stored))
         jobs, free = f"{counted(len(fleet.stored), 'job')}, {size}", f"{free} of {total} free on {disks[0].name}"
         lines += _paragraph(f"stored: {jobs}; {free}", width, "yellow")
-    if low and len(fleet.stored) > 1:
-        words = [f"{job.job} {formatting.format_size(job.size)}" for job in fleet.stored[:_LARGEST]]
-        lines += _paragraph(f"largest: {', '.join(words)}", width, "dim")
     waiting = sum(job.pulled in ("no", "partly") for job in fleet.stored)
     if low or waiting:
         is_due = waiting > 0 and fleet.delete_at > 0 and not fleet.stop_at

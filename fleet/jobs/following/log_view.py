@@ -69,16 +69,9 @@ def final_state(line: str) -> str:
 
 
 def latest_state(held: bytes) -> bytes:
-    """Return an unfinished line without the text that was replaced; a progress bar stays recognizable."""
-    end = len(held.rstrip(b"\r"))
-    held = held[max(0, held.rfind(b"\r", 0, end)) : end] + held[end : end + 1]
-    if b"\x08" in held:
-        text = held.decode("utf-8", "surrogateescape")
-        shown = final_state(text)
-        erased = min(len(shown), len(text) - len(text.rstrip("\x08")))
-        text = "\r" + shown + ("\r" if text.endswith("\r") else "\x08" * erased)
-        held = text.encode("utf-8", "surrogateescape")
-    return held
+    """Return an unfinished line from where it was redrawn last; a progress bar stays recognizable."""
+    end = len(held.rstrip(b"\r\x08"))
+    return held[max(0, held.rfind(b"\r", 0, end), held.rfind(b"\x08", 0, end)) :]
 
 
 def final_lines(data: bytes) -> bytes:
@@ -185,14 +178,9 @@ class LogView:
         return self._hold_tail([self._stamped(line)] if line is not None and self._shows(line.data) else [])
 
     def release(self) -> list[LogChunk]:
-        """Return the last lines of the stored output, after which new output follows."""
+        """Return the last whole lines of the stored output, after which new output follows."""
         if self._tail is None:
             return []
-        for text in self._texts.values():
-            if text.chunk is not None:
-                text.shows = bool(self.selection.lines) and self._shows(text.chunk.data)
-                self._hold_tail([self._stamped(text.chunk)] if text.shows else [])
-                text.chunk = None
         tail, self._tail = list(self._tail), None
         return tail
 

@@ -128,20 +128,14 @@ def test_the_last_lines_are_those_of_all_tasks() -> None:
     assert show(Selection(lines=2, startup=False), with_startup)[0] == b"b1\na3\n"
 
 
-def test_new_output_follows_the_last_lines() -> None:
-    view = LogView(Selection(lines=1))
-    first, second, third = chunks_of("worker-0", b"old\nstored\nhal", b"f\n", b"new\n")
-    assert view.add(first) == []
-    assert [chunk.data for chunk in view.release()] == [b"hal"]
-    assert [chunk.data for chunk in [*view.add(second), *view.add(third)]] == [b"f\n", b"new\n"]
-    assert view.finish() == []
-
-
-def test_without_stored_lines_the_rest_of_a_line_is_left_out() -> None:
-    view = LogView(Selection(lines=0))
-    first, second = chunks_of("worker-0", b"hal", b"f\nnew\n")
-    assert view.add(first) == view.release() == []
-    assert [chunk.data for chunk in view.add(second)] == [b"new\n"]
+def test_new_output_follows_the_last_whole_lines() -> None:
+    for lines, stored in ((1, [b"stored\n"]), (0, [])):
+        view = LogView(Selection(lines=lines))
+        first, second, third = chunks_of("worker-0", b"old\nstored\nhal", b"f\n", b"new\n")
+        assert view.add(first) == []
+        assert [chunk.data for chunk in view.release()] == stored
+        assert [chunk.data for chunk in [*view.add(second), *view.add(third)]] == [b"half\n", b"new\n"]
+        assert view.finish() == []
 
 
 def test_an_unfinished_line_ends_with_its_attempt() -> None:
@@ -173,18 +167,13 @@ def test_the_last_lines_are_bounded_in_bytes_and_a_loss_is_recorded(monkeypatch:
         assert (text, len(view.notes())) == (b"1234\n" * 2, is_cut)
 
 
-@pytest.mark.parametrize(
-    ("selection", "requested"),
-    [
-        (EVERYTHING, -1),
-        (Selection(lines=5), 5),
-        (Selection(lines=0, startup=False), 0),
-        (Selection(lines=5, startup=False), 5 + 256),
-        (Selection(lines=5, pattern=re.compile("a")), -1),
-    ],
-)
-def test_hosts_are_asked_for_as_few_lines_as_possible(selection: Selection, requested: int) -> None:
-    assert selection.tail_lines == requested
+def test_hosts_are_asked_for_as_few_lines_as_possible() -> None:
+    assert EVERYTHING.tail_lines == Selection(lines=5, pattern=re.compile("a")).tail_lines == -1
+    assert [Selection(lines=lines, startup=startup).tail_lines for lines, startup in ((5, True), (0, False))] == [
+        5,
+        0,
+    ]
+    assert Selection(lines=5, startup=False).tail_lines == 5 + 256
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
