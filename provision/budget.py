@@ -8,7 +8,7 @@ An instance that other hosts start again counts as if it ran all the time, becau
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,40 +79,12 @@ def budget_of(limit_usd: float, entries: Sequence[Mapping[str, Any]], now: float
         now: Seconds since the epoch.
         ending: The running instances are about to be stopped, so that their deadlines do not count.
     """
-    billed = [*intervals(_with_restarts(entries)), *_unlisted(entries)]
+    billed = [*intervals(entries), *_unlisted(entries)]
     running = [interval for interval in billed if interval.running and not interval.end]
     unlimited = tuple(each.name for each in running if not each.usd_h or not (each.delete_at or ending))
     end = 0.0 if ending else max((interval.delete_at for interval in running), default=0.0)
     used = sum(_most_usd(interval, end, now, ending=ending) for interval in billed)
     return Budget(limit_usd, used, end if end > now else 0.0, unlimited, is_new=not billed)
-
-
-def _with_restarts(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries as if instances that other hosts start again ran without a stop until that ends."""
-    starts: dict[str, float] = {}
-    for entry in entries:
-        if entry["intent"] == START:
-            starts |= dict.fromkeys(entry["workers"], float(entry["at"]))
-        if entry["intent"] != LISTED:
-            yield entry
-            continue
-        at = float(entry["at"])
-        yield {**entry, "instances": [_as_running(item, at, starts) for item in entry["instances"]]}
-
-
-def _as_running(item: Mapping[str, Any], at: float, starts: Mapping[str, float]) -> Mapping[str, Any]:
-    """Return a listed instance, or an instance that runs if other hosts start it again.
-
-    Args:
-        item: The instance as it was listed.
-        at: Time of the list.
-        starts: Times at which instances were started by a command, by their names.
-    """
-    until = item.get("restarts_until")
-    if until is None or 0 < until <= at:
-        return item
-    begun = max(float(item["created_at"]), starts.get(str(item["name"]), 0.0))
-    return {**item, "running": True, "started_at": begun, "stopped_at": 0.0, "delete_at": until}
 
 
 def _most_usd(interval: Interval, end: float, now: float, *, ending: bool) -> float:

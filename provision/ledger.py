@@ -62,7 +62,6 @@ def entry(instances: Iterable[Instance], at: float) -> dict[str, Any]:
             "started_at": instance.started_at,
             "stopped_at": instance.stopped_at,
             "delete_at": instance.delete_at,
-            "restarts_until": instance.restarts_until,
         }
         for instance in instances
         if instance.state is not InstanceState.QUEUED

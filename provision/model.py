@@ -84,8 +84,6 @@ class Instance:
         stopped_at: When it was stopped last, in seconds since the epoch; 0: never, or unknown.
         stop_at: When it stops by itself, in seconds since the epoch; 0: never.
         end_at: When its jobs are ended, in seconds since the epoch; 0: never.
-        restarts_until: Until when other hosts start it again if it stops, in seconds since the epoch; 0: without end;
-            None: they do not.
         maintenance_start: Start of planned maintenance that stops it, in seconds since the epoch; 0: none is known.
         maintenance_end: End of this time window; 0: unknown.
     """
@@ -104,7 +102,6 @@ class Instance:
     stopped_at: float = 0.0
     stop_at: float = 0.0
     end_at: float = 0.0
-    restarts_until: float | None = None
     maintenance_start: float = 0.0
     maintenance_end: float = 0.0
 

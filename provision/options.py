@@ -282,7 +282,6 @@ class ProviderOptions:
             provider; None: it does not.
         gpus: GPUs that each host must have.
         spot: The provider may take instances back at any time.
-        unattended: The hosts start lost hosts again, without a client.
         max_cost_usd: Limit of the cost of a fleet, from its creation to its deletion; 0: none.
         idle_timeout_s: Time without activity after which the hosts power off; 0: never.
     """
@@ -299,7 +298,6 @@ class ProviderOptions:
 
     gpus: int = 0
     spot: bool = False
-    unattended: bool = False
     max_cost_usd: float = 0.0
     idle_timeout_s: int = 0
 

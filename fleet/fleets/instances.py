@@ -282,10 +282,9 @@ def _explain_kept(error: FleetError, record: FleetRecord, names: Sequence[str]) 
     """Return `error` with the instances that are kept, what they cost, and what to do."""
     at = time.strftime("%H:%M", time.localtime(record.kept_until))
     options = record.spec.options
-    is_deleted = bool(options.max_cost_usd) and not options.unattended
     price = f", for ${record.price_usd_h:.2f}/h" if record.price_usd_h else ""
     words = (
-        f"{', '.join(names)} kept until {at}{price}, then {'deleted' if is_deleted else 'stopped'}: "
+        f"{', '.join(names)} kept until {at}{price}, then {'deleted' if options.max_cost_usd else 'stopped'}: "
         "until then, the next `fleet up` continues there"
     )
     return error.replaced(

@@ -76,7 +76,7 @@ def _host(cloud: GceOptions) -> GceOptions:
     """Return the options of the host of which an image for `cloud` is made: a plain machine without GPUs."""
     plain: dict[str, Any] = {each.name: each.default for each in fields(GceOptions) if each.name in _NOT_OF_HOST}
     lifetime_s = min(cloud.max_duration_s or LONGEST_S, LONGEST_S)
-    host = replace(cloud, **plain, max_duration_s=lifetime_s, is_temporary=True, unattended=False)
+    host = replace(cloud, **plain, max_duration_s=lifetime_s, is_temporary=True)
     if has_gpus(host):
         host = replace(host, machine_type=DEFAULT_MACHINE_TYPE, disk_type="")
     return resolved(host)

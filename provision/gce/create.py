@@ -30,8 +30,8 @@ from provision.gce.catalog.machines import FLEX_WAIT_MIN_S, describe
 from provision.gce.catalog.names import Fleet, instance_name, last, region_of
 from provision.gce.delete import delete_instances, delete_unused_disks
 from provision.gce.diagnosis import Diagnosis, Failure, Scope, quota_request
-from provision.gce.money import check_ends, current_budget, limited
-from provision.gce.power import correct_ends, prevent_restarts, start_for, stop_started
+from provision.gce.money import current_budget, limited
+from provision.gce.power import correct_ends, start_for, stop_started
 from provision.gce.quota import AS_STANDARD, amount_of, is_temporary
 from provision.gce.zones import offered, remaining, zones_to_try
 from provision.model import InstanceState
@@ -100,9 +100,6 @@ def _start(
     cloud, zone, price = fleet.cloud, zone_of(stopped[0]), None
     allowed = cloud
     if cloud.max_cost_usd:
-        check_ends(cloud, stopped)
-        if cloud.has_fixed_end:
-            stopped = prevent_restarts(account, stopped)
         price = account.prices.price(cloud, zone)
         budget = current_budget(account, fleet.name, cloud)
         allowed = limited(budget, cloud, price, len(stopped) + count, account.clock())

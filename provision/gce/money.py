@@ -11,7 +11,7 @@ from google.cloud import compute_v1
 from provision.budget import CREATED, USEFUL_S, Budget, budget_of
 from provision.gce import images
 from provision.gce.access import accounts, hosts
-from provision.gce.access.accounts import Access, Restarting
+from provision.gce.access.accounts import Access
 from provision.gce.access.networks import check_subnetwork, open_sources
 from provision.gce.account import Account
 from provision.gce.api.prices import Prices, dollars
@@ -22,7 +22,7 @@ from provision.gce.options import LOCAL_SSD_PATH, MAX_DURATION_MAX_S, GceOptions
 from provision.gce.quota import Quotas
 from provision.gce.zones import check_locations, offered, split_path, zones_to_try
 from provision.ledger import entry
-from provision.model import Command, Instance, InstanceState, Offer, Price, Quote
+from provision.model import Command, Offer, Price, Quote
 from provision.provider import ErrorKind, ProviderError
 from provision.quantities import counted, format_money, format_span
 
@@ -41,14 +41,8 @@ def quoted_budget(account: Account, fleet: str, cloud: GceOptions, existing: Seq
     now = account.clock()
     entries = account.journal.intents(fleet)
     queued = {resource.name for resource in existing if resource.status == "PENDING"}
-    listed = entry(map(_to_be_started, account.convert(existing)), now)
+    listed = entry(account.convert(existing), now)
     return budget_of(cloud.max_cost_usd, [*entries, *_without(entries, queued), listed], now)
-
-
-def _to_be_started(instance: Instance) -> Instance:
-    """Return an instance as `fleet up` starts it again: until then, the other hosts do not."""
-    is_stopped = instance.state is InstanceState.STOPPED and instance.restarts_until
-    return replace(instance, restarts_until=None) if is_stopped else instance
 
 
 def _without(entries: Sequence[Mapping[str, Any]], queued: set[str]) -> list[dict[str, Any]]:
@@ -102,17 +96,6 @@ def unknown_price(cloud: GceOptions, *, is_new: bool) -> ProviderError:
         )
     hint = "select another machine or zone; or limit the time with --max-duration, and remove --max-cost"
     return ProviderError(ErrorKind.USAGE, message, hint=hint, again={"--max-cost": None, "--max-duration": "4h"})
-
-
-def check_ends(cloud: GceOptions, resources: Iterable[compute_v1.Instance]) -> None:
-    """Check that each start of instances leaves the end of their lifetime as it is, if the options require that.
-
-    Raises:
-        ProviderError: they were created without a limit of the cost.
-    """
-    movable = [our_name(each) for each in resources if not each.scheduling.termination_time]
-    if cloud.has_fixed_end and movable:
-        raise without_deadline(movable)
 
 
 def without_deadline(names: Iterable[str]) -> ProviderError:
@@ -199,7 +182,6 @@ class Facts(NamedTuple):
         sources: Ranges of addresses that can use SSH.
         tunnels: Account that opens tunnels, empty if it is unknown; None: there are none.
         storage: Access of the instances to the bucket; None: the fleet has no bucket.
-        restarting: Permissions with which hosts start each other again; None: they do not.
     """
 
     project: compute_v1.Project
@@ -211,7 +193,6 @@ class Facts(NamedTuple):
     sources: Sequence[str]
     tunnels: str | None
     storage: Access | None
-    restarting: Restarting | None
 
 
 def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
@@ -234,7 +215,6 @@ def read_facts(account: Account, fleet: Fleet, count: int) -> Facts:
         lambda: open_sources(account, fleet),
         lambda: hosts.check_tunnels(account) if count and not cloud.external else None,
         lambda: accounts.examine_bucket(account, cloud) if count and cloud.bucket else None,
-        lambda: accounts.check_restarting(account, cloud) if count and cloud.unattended else None,
     ]
     _, _, *values = api.together(*calls)
     return Facts(*values)
@@ -255,7 +235,6 @@ def quote_fleet(account: Account, fleet: Fleet, names: Sequence[str]) -> Quote:
     image = images.choose(fleet, facts.baked, facts.base, accounts.login_of(account, cloud, facts.project))
     named = {our_name(resource): resource for resource in facts.existing if resource.status == "TERMINATED"}
     stopped = [named[name] for name in names if name in named]
-    check_ends(cloud, stopped)
     zones = _zones(account, fleet, facts, count, len(stopped), is_baked=bool(image.path))
     quotas = Quotas(account.api.project, facts.project, facts.regions)
     left, short = _without_refused(zones, lambda zone: quotas.check(cloud, count, region_of(zone)))
@@ -349,9 +328,8 @@ def _of_options(cloud: GceOptions, zone: str, *, is_exact: bool) -> list[str]:
     )
     reservation = f"reservation {split_path(cloud.reservation)[1]!r} is billed in place of these prices"
     ssds = f"Local SSDs are at {LOCAL_SSD_PATH} (FLEET_LOCAL_SSD); {cloud.lost_at_stop} is lost when a host stops"
-    is_limited = cloud.max_cost_usd and not cloud.unattended
     rows = (
-        (cloud.idle_timeout_s, f"{idle}; {_DISKS}" if is_limited else idle),
+        (cloud.idle_timeout_s, f"{idle}; {_DISKS}" if cloud.max_cost_usd else idle),
         (cloud.flex_start and not is_exact, "Flex-start VMs cost at most the price on demand that is shown"),
         (cloud.flex_start and cloud.wait_s, wait),
         (cloud.reservation, f"{reservation} until you delete it"),
@@ -385,12 +363,9 @@ def _of_hosts(
         region: The region that is tried first.
     """
     disks = "disk" if len(restarted) == 1 else "disks"
-    storage, tunnels, restarts = facts.storage, facts.tunnels, facts.restarting
+    storage, tunnels = facts.storage, facts.tunnels
     rows = (
         (restarted, f"starts {', '.join(restarted)} again, with the same {disks}"),
-        (restarts, restarts.note if restarts else ""),
-        (restarts, "--unattended: in the end, hosts are stopped; only fleet down deletes them and their disks"),
-        (restarts and cloud.max_cost_usd, _DISKS),
         (image, image),
         (login, f"OS Login is used: the fleet's key is imported into the profile of {login}"),
         *((True, note) for note in (storage.notes(cloud, region) if storage else ())),

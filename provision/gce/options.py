@@ -121,7 +121,6 @@ class GceOptions(ProviderOptions):
         ssh_port: Port of the image's sshd.
         scopes: OAuth scopes of the instances' service account; empty: no account.
         service_account: E-mail address of that account; empty: the project's default, if there are scopes.
-        unattended: Spot VMs are stopped, not deleted, and the other hosts start them again.
         bucket: URL of a bucket, ``gs://training-data``, that jobs find in FLEET_BUCKET; empty: none.
         startup_script: Content of a script that root runs at each boot; empty: none.
         setup: Shell command that root runs once per content; empty: none.
@@ -192,8 +191,6 @@ class GceOptions(ProviderOptions):
         help="OAuth scope of the service account, e.g. devstorage.read_only. Repeatable.")
     service_account: str = _network("", TEXT, "service-account", metavar="EMAIL",
         default="none; with --scopes or --bucket that of the project", help="Service account of the instances.")
-    unattended: bool = _rare(False, FLAG, "unattended",
-        help="Keep the disks of preempted Spot VMs; the other hosts start them again, without this computer.")
     bucket: str = _general("", TEXT, "bucket", metavar="URL",
         help="Cloud Storage bucket for data, checkpoints, and models, e.g. gs://training-data.")
     startup_script: str = _prepare("", FILE, "startup-script", metavar="FILE", fixed=False,
@@ -255,14 +252,9 @@ class GceOptions(ProviderOptions):
         """Return whether instances power off at the end of their lifetime; otherwise Compute Engine deletes them.
 
         A stop clears the time of the deletion: with a limit of the cost, the disk would cost more. Flex-start VMs
-        would lose their capacity. Compute Engine stops unattended instances in any case.
+        would lose their capacity.
         """
-        return self.unattended or not (self.max_cost_usd or self.flex_start or self.is_temporary)
-
-    @property
-    def has_fixed_end(self) -> bool:
-        """Return whether a start does not move the end of the lifetime: other hosts start instances at any time."""
-        return self.unattended and self.max_cost_usd > 0
+        return not (self.max_cost_usd or self.flex_start or self.is_temporary)
 
     @property
     def is_extendable(self) -> bool:
@@ -271,10 +263,7 @@ class GceOptions(ProviderOptions):
 
     @property
     def delete_after_s(self) -> int:
-        """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never.
-
-        An unattended instance is stopped instead.
-        """
+        """Return the time from the start of an instance until Compute Engine deletes it, if it runs; 0: never."""
         if not self.max_duration_s or not self.powers_off or self.max_cost_usd:
             return self.max_duration_s
         if self.max_duration_s <= BACKSTOP_S:
@@ -419,21 +408,6 @@ def check_account(cloud: GceOptions) -> None:
     form = "NAME@PROJECT.iam.gserviceaccount.com"
     message = f"--service-account {email!r} is not an e-mail address, such as {form}"
     refuse([(email and "@" not in email, message, None)], _LIST)
-
-
-def with_unattended_scope(cloud: GceOptions) -> GceOptions:
-    """Return options with the scope that ``--unattended`` needs.
-
-    Raises:
-        ValueError: it contradicts other options.
-    """
-    if not cloud.unattended:
-        return cloud
-    message = "--unattended is for Spot VMs: Compute Engine restarts instances on demand by itself"
-    refuse([(not cloud.spot, message, {"--spot": True})])
-    message = "--unattended requires --service-account: hosts start each other with this account"
-    refuse([(not cloud.service_account, message, None)], _LIST)
-    return cloud if COMPUTE in cloud.scopes else replace(cloud, scopes=(*cloud.scopes, COMPUTE))
 
 
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", re.ASCII)

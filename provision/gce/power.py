@@ -14,22 +14,18 @@ from provision.gce.access.hosts import await_keys
 from provision.gce.account import Account, separate_id
 from provision.gce.api.client import ApiError, Call
 from provision.gce.api.resources import (
-    DISCARD_LOCAL_SSDS,
-    RESTARTS,
     SCRATCH,
     deadlines,
     items_of,
-    limit_run,
     metadata,
     our_name,
-    restarts,
     seconds,
     zone_of,
 )
 from provision.gce.catalog.gpus import FLEX_START
 from provision.gce.catalog.machines import MAX_DURATION_MIN_S, resolved
 from provision.gce.catalog.names import instance_name, last
-from provision.gce.money import check_ends, current_budget, longer_than_paid, unknown_price
+from provision.gce.money import current_budget, longer_than_paid, unknown_price
 from provision.gce.options import END_AT, MAX_DURATION_MAX_S, POWER_OFF_S, STOP_AT, GceOptions
 from provision.model import Instance, Price
 from provision.provider import ErrorKind, Progress, ProviderError
@@ -53,16 +49,11 @@ def stop_at(account: Account, targets: Sequence[compute_v1.Instance], at: int) -
 def release(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
     """Let running instances power off only at the end of their lifetime, and correct that of Flex-start VMs.
 
-    With ``--unattended``, they start each other again, also if they were stopped and not started by a command.
-
     Raises:
         ApiError: a call failed.
     """
     ends = [items_of(resource).get(END_AT, "0") if cloud.powers_off else "0" for resource in targets]
-    changes = [
-        (each, {STOP_AT: end, **restarts(cloud), **_queued_end(each)})
-        for each, end in zip(targets, ends, strict=True)
-    ]
+    changes = [(each, {STOP_AT: end, **_queued_end(each)}) for each, end in zip(targets, ends, strict=True)]
     _change(account, changes, _ACTIVITY)
 
 
@@ -85,12 +76,12 @@ def _queued_end(resource: compute_v1.Instance) -> dict[str, str]:
 
 
 def set_deadlines(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Instance]) -> None:
-    """Let the lifetime of instances begin now; with ``--unattended``, they start each other again from now on.
+    """Let the lifetime of instances begin now.
 
     Raises:
         ApiError: a call failed.
     """
-    set_items(account, targets, {**deadlines(cloud, account.cloud_time()), **restarts(cloud)}, _ACTIVITY)
+    set_items(account, targets, deadlines(cloud, account.cloud_time()), _ACTIVITY)
 
 
 def set_items(
@@ -141,9 +132,9 @@ def _published(answer: compute_v1.GuestAttributes | ApiError, attribute: str) ->
 def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: Progress) -> list[compute_v1.Instance]:
     """Stop instances, and wait until they are stopped; they keep their disks, and cost only these.
 
-    Those that have stopped are stopped, too: an operation of an interrupted command may be about to start them. Other
-    hosts do not start them either. A stop must discard the content of Local SSDs, which it ends: ``discardLocalSsd``
-    of instances.stop in the discovery document of the Compute Engine API.
+    Those that have stopped are stopped, too: an operation of an interrupted command may be about to start them.
+    A stop must discard the content of Local SSDs, which it ends: ``discardLocalSsd`` of instances.stop in the
+    discovery document of the Compute Engine API.
 
     Returns:
         The instances as they are then.
@@ -151,7 +142,6 @@ def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: P
     Raises:
         ApiError: an instance does not stop.
     """
-    resources = prevent_restarts(account, resources)  # by a host that stops later
     for resource in resources:
         if resource.status != "TERMINATED":
             progress(our_name(resource), "stopping")
@@ -164,19 +154,6 @@ def stop(account: Account, resources: Sequence[compute_v1.Instance], progress: P
     return stopped
 
 
-def prevent_restarts(account: Account, resources: Sequence[compute_v1.Instance]) -> Sequence[compute_v1.Instance]:
-    """Let no host start these instances again until a command does; return them as they are then.
-
-    Raises:
-        ApiError: a call failed.
-    """
-    unattended = [resource for resource in resources if RESTARTS in items_of(resource)]
-    if not unattended:
-        return resources
-    set_items(account, unattended, {RESTARTS: ""}, "preventing restarts")
-    return account.existing(resources)
-
-
 def start_for(
     account: Account,
     cloud: GceOptions,
@@ -186,7 +163,7 @@ def start_for(
 ) -> None:
     """Start stopped instances of one fleet for a lifetime, with its intent on disk before the call.
 
-    The time of ``maxRunDuration`` counts from each start, and a fixed end may be over, so the lifetime is set before.
+    The time of ``maxRunDuration`` counts from each start, so the lifetime is set before.
 
     Args:
         account: The owner of the instances.
@@ -236,16 +213,10 @@ def stop_started(account: Account, resources: Sequence[compute_v1.Instance], pro
 
 
 def set_lifetime(account: Account, resource: compute_v1.Instance, seconds: int) -> Call:
-    """Return the call that lets Compute Engine delete an instance this many seconds after its next start.
-
-    With ``--unattended``, the instance is stopped instead, which discards the content of Local SSDs; if its end is
-    fixed, the time counts from now.
-    """
+    """Return the call that lets Compute Engine delete an instance this many seconds after its next start."""
     scheduling = compute_v1.Scheduling(resource.scheduling)
-    limit_run(scheduling, seconds, account.cloud_time(), is_fixed=bool(scheduling.termination_time))
+    scheduling.max_run_duration = compute_v1.Duration(seconds=seconds)
     scheduling.instance_termination_action = scheduling.instance_termination_action or "DELETE"
-    if scheduling.instance_termination_action == "STOP" and _has_local_ssds(resource):
-        scheduling.on_instance_stop_action = DISCARD_LOCAL_SSDS
     return account.call(resource, "setScheduling", scheduling)
 
 
@@ -317,7 +288,6 @@ def _check(account: Account, cloud: GceOptions, targets: Sequence[compute_v1.Ins
     if not targets or not needs_restart(cloud, account.convert(targets), account.clock()):
         return ""
     if cloud.max_cost_usd:
-        check_ends(cloud, targets)
         _paid_s(account, cloud, targets, _price(account, cloud, targets), ending=True)
     lost = f"; then {cloud.lost_at_stop} is lost" if cloud.lost_at_stop else ""
     return f"Compute Engine may have to restart the instances{lost}"

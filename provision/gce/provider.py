@@ -28,7 +28,6 @@ from provision.gce.options import (
     check_login,
     complete_scopes,
     is_loopback,
-    with_unattended_scope,
 )
 from provision.gce.power import termination_reasons
 from provision.model import Baking, Finding, FleetSpec, Host, Image, Instance, Orphan, Quote, SshAccess
@@ -109,7 +108,6 @@ class GceProvider(Provider):
             check_login(fields["ssh_user"])
         changed = replace(options, **fields)
         check_items(changed)
-        changed = with_unattended_scope(changed)
         try:
             cloud = resolved(changed)
         except ValueError:

@@ -88,7 +88,7 @@ def _needs(cloud: GceOptions, count: int) -> Iterator[_Need]:
 
 def is_temporary(cloud: GceOptions) -> bool:
     """Return whether the GPUs of instances on demand may use the quota for preemptible instances."""
-    is_deleted = 0 < cloud.delete_after_s <= BACKSTOP_S and not cloud.unattended
+    is_deleted = 0 < cloud.delete_after_s <= BACKSTOP_S
     return is_deleted and not (cloud.spot or cloud.flex_start)
 
 

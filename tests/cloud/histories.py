@@ -25,7 +25,6 @@ from tests.emulator.client import Gcloud
 from tests.emulator.faults import Rule
 
 BUCKET = "gs://training-data"
-SERVICE_ACCOUNT = "trainer@proj-1.iam.gserviceaccount.com"
 ZONES: tuple[tuple[str, ...], ...] = ((), ("us-central1-a",), ("us-central1", "europe-west1-b"), ("us-west4",))
 CREATING = ("compute.*bulkInsert", "compute.instances.bulkInsert", "compute.instances.insert")
 CALLS = (
@@ -135,10 +134,9 @@ def random_options(chosen: random.Random) -> dict[str, Any]:
     """Return options of a fleet, without those of the access to it."""
     gpu, model = chosen.choice(("", "", "t4", "t4:2")), chosen.choice(("", "spot", "flex-start", "reservation"))
     is_compact = not gpu and model != "reservation" and chosen.random() < 0.8
-    is_unattended = model == "spot" and chosen.random() < 0.8
     is_queued = model == "flex-start" and bool(gpu)
     max_cost_usd = 0.0 if is_compact else chosen.choice((0.0, 0.0, 0.0, 20.0))  # the price is unknown
-    powers_off = is_unattended or not (is_queued or max_cost_usd)
+    powers_off = not (is_queued or max_cost_usd)
     return {
         "provider": "gce",
         "project": "proj-1",
@@ -154,8 +152,6 @@ def random_options(chosen: random.Random) -> dict[str, Any]:
         "max_price_usd_h": 0.0 if is_compact else chosen.choice((0.0, 0.0, 1.3)),
         "max_cost_usd": max_cost_usd,
         "idle_timeout_s": chosen.choice((0, 1800)) if powers_off else 0,
-        "unattended": is_unattended,
-        "service_account": SERVICE_ACCOUNT if is_unattended else "",
         "bucket": BUCKET if chosen.random() < 0.4 else "",
         "firewall": chosen.random() < 0.9,
         "labels": chosen.choice(((), ("team=a",))),
@@ -224,7 +220,7 @@ class History(Story):
     @property
     def deletes(self) -> bool:
         """Return whether Compute Engine deletes the instances of the fleet at the end of their lifetime."""
-        return bool((self.given["max_cost_usd"] or self.given["flex_start"]) and not self.given["unattended"])
+        return bool(self.given["max_cost_usd"] or self.given["flex_start"])
 
     def instances(self, fleet: str = FLEET) -> list[emulated.Instance]:
         """Return the instances of a fleet."""

@@ -26,9 +26,6 @@ from tests.emulator import lifecycle
 from tests.emulator.blueprint import project_of
 from tests.emulator.catalog import NEW_PROJECT_QUOTAS, ZONES
 from tests.emulator.client import Client
-from tests.emulator.cloud import Instance
-from tests.emulator.governance import account_metadata
-from train.agent.peers import revive
 
 if TYPE_CHECKING:
     from tests.cloud.histories import History, Story
@@ -232,15 +229,13 @@ def check_no_disk_is_lost(history: History) -> None:
 
 
 def preempt(history: History) -> None:
-    is_unattended = history.given["unattended"]  # the disks of its instances are kept
     for instance in history.customer.running()[:1]:
         with contextlib.suppress(LookupError, ValueError):
             history.emulator.preempt(instance.blueprint.name, 0.0)
             if history.random.random() < 0.5:
                 history.emulator.advance(1.0)
-            if not is_unattended:
-                history.kept = {}
-                history.promised.pop(worker_of(instance.body), None)
+            history.kept = {}
+            history.promised.pop(worker_of(instance.body), None)
             history.told.append(f"preempted {instance.blueprint.name}")
 
 
@@ -363,82 +358,6 @@ def create_bucket(history: History) -> None:
     history.emulator.cloud.storage.create("training-data")
 
 
-# --- hosts that start each other again with the code of the agent
-
-
-_ROLE = "projects/proj-1/roles/fleetRestart"
-_PERMISSIONS = ["compute.instances.get", "compute.instances.start"]
-
-
-class Host(revive.Cloud):
-    """The API as an instance without a guest calls it.
-
-    Args:
-        instance: The instance.
-    """
-
-    def __init__(self, instance: Instance) -> None:
-        super().__init__("")
-        self._instance = instance
-
-    def _read(self, path: str, default: str | None = None) -> str:
-        body, items = self._instance.body, self._instance.metadata()
-        if path.startswith("instance/attributes/"):
-            key = path.rpartition("/")[2]
-            if key not in items and default is None:
-                raise OSError(f"{path} is not set")
-            return items.get(key, default or "")
-        token = account_metadata(body["serviceAccounts"][0])["default"]["token"]
-        return str(
-            {
-                "instance/name": body["name"],
-                "instance/zone": body["zone"],
-                "project/project-id": "proj-1",
-                "instance/service-accounts/default/token": token,
-            }[path]
-        )
-
-
-def grant_role(history: History) -> None:
-    """Grant the role with which hosts start each other to their account, in most histories."""
-    account = history.given["service_account"]
-    if not account:
-        return
-    history.emulator.cloud.governance.service_accounts[account] = True
-    if history.random.random() < 0.95:
-        history.emulator.cloud.governance.roles[_ROLE] = _PERMISSIONS
-        history.emulator.cloud.governance.members[_ROLE] = {f"serviceAccount:{account}"}
-
-
-def revive_lost(history: History) -> None:
-    """Let each running host start those that have stopped, as it does while a job runs."""
-    for host in history.customer.running():
-        for number, lost in enumerate(history.instances()):
-            if lost.status == "TERMINATED" and start(host, lost, number):
-                history.told.append(f"{host.blueprint.name} starts {lost.blueprint.name}")
-
-
-def start(host: Instance, lost: Instance, count: int) -> bool:
-    """Let a host start another one; return whether it called the API."""
-    try:
-        return Host(host).start(worker_of(host.body), worker_of(lost.body), count)
-    except (OSError, ValueError, LookupError):  # no scope, no role, no capacity, or a fault
-        return False
-
-
-def check_hosts_may_start_each_other(history: History) -> None:
-    expected = history.given["unattended"]
-    assert all((revive.SERVER in each.metadata()) is expected for each in history.customer.running())
-
-
-def check_no_host_starts_another(history: History) -> None:
-    if any(rule.kind == "404" and rule.struck for rule in history.rules):
-        return  # an instance that does not exist needs no change
-    instances = history.instances()
-    assert not [each.blueprint.name for each in instances if revive.SERVER in each.metadata()]
-    assert not any(start(host, lost, 0) for host in instances for lost in instances if host is not lost)
-
-
 # --- access from a computer that moves
 
 
@@ -486,7 +405,6 @@ COMMANDS: dict[str, tuple[Act, int]] = {
 }
 """The commands, each with its weight among the random ones."""
 STARTS: list[Act] = [
-    grant_role,
     bake_first,
     limit_capacity,
     reserve,
@@ -504,11 +422,10 @@ EVENTS: list[tuple[float, Act]] = [
     (0.3, change_outage),
     (0.2, fill_regions),
     (0.2, change_quotas),
-    (0.6, revive_lost),
     (0.2, move_caller),
 ]
 """Changes of the cloud after a command, each with its probability."""
-SUDDEN: list[Act] = [fail_host, power_off, preempt, change_outage, fill_regions, revive_lost]
+SUDDEN: list[Act] = [fail_host, power_off, preempt, change_outage, fill_regions]
 """Events that happen between two calls of a command, too."""
 QUEUED: list[Callable[[Story, str], None]] = [free_capacity, expire, kill, interrupt]
 """Events while instances wait for capacity in a zone; one happens whenever their number changes."""
@@ -527,14 +444,12 @@ CHECKS: dict[str, list[Act]] = {
         check_none_is_queued,
         check_all_use_the_reservation,
         check_disks_are_kept,
-        check_hosts_may_start_each_other,
         check_price_and_continent,
     ],
     "down": [check_nothing_is_left, check_no_key_is_left, check_images_are_kept],
     "gc": [check_images_are_kept],
     "repair": [check_all_are_replaced, promise_disks],
     "bake": [check_no_host_of_an_image_is_left, check_images_are_kept],
-    "down --keep-disks": [promise_disks, check_nothing_runs, check_no_host_starts_another],
     "gc --images": [check_no_image_is_left],
 }
 """Checks after each of these commands that reports success."""

@@ -12,8 +12,8 @@ import requests
 
 from fleet.fleets.instances import list_instances
 from provision.gce.api.prices import Prices, from_catalog, rates_of
-from provision.gce.api.resources import RESTARTS, seconds
-from provision.gce.options import STOP_AT, GceOptions
+from provision.gce.api.resources import seconds
+from provision.gce.options import GceOptions
 from tests.cloud.customer import FLEET, Customer, patched
 from tests.cloud.histories import Story, play_each
 from tests.cloud.moves import make_scarce
@@ -21,8 +21,6 @@ from tests.emulator import Emulator
 from tests.emulator.catalog import compute_skus
 from tests.emulator.cloud import Charge, Instance
 
-EMAIL = "fleet-restart@proj-1.iam.gserviceaccount.com"
-ROLE = "projects/proj-1/roles/fleetRestart"
 LATE_S = 30.0
 """Time by which Compute Engine may be late with a deletion."""
 BILLED_MIN_S = 60.0
@@ -77,14 +75,6 @@ def _usd_h(charge: Charge, prices: Prices) -> float:
     return price.machine + price.gpu + price.address
 
 
-def unattended(emulator: Emulator) -> dict[str, Any]:
-    """Return the options of a fleet whose hosts start each other again, with an account that may do so."""
-    emulator.cloud.governance.service_accounts[EMAIL] = True
-    emulator.cloud.governance.roles[ROLE] = ["compute.instances.get", "compute.instances.start"]
-    emulator.cloud.governance.members[ROLE] = {f"serviceAccount:{EMAIL}"}
-    return {"spot": True, "unattended": True, "service_account": EMAIL}
-
-
 class Spender(Customer):
     """A user whose fleet changes without commands, too."""
 
@@ -104,16 +94,6 @@ class Spender(Customer):
     def halt(self, instance: Instance) -> None:
         """Stop an instance, as a user does in the console, or Compute Engine after a failure of its host."""
         self._post(instance, "stop")
-
-    def restart(self) -> bool:
-        """Start stopped instances a minute later, as other hosts do; return whether there are any to start."""
-        self.wait(60)
-        now = self.emulator.clock.now()
-        lost = [each for each in self.emulator.cloud.instances.values() if each.status == "TERMINATED"]
-        lost = [each for each in lost if RESTARTS in each.metadata() and float(each.metadata()[STOP_AT]) > now + 300]
-        for instance in lost:
-            self._post(instance, "start")
-        return bool(lost)
 
     def _post(self, instance: Instance, method: str) -> None:
         with contextlib.suppress(requests.ConnectionError):  # a fault of the history
@@ -143,7 +123,7 @@ class SpendingHistory(Story):
 
     def __init__(self, seed: int, emulator: Emulator, root: Path, patch: pytest.MonkeyPatch) -> None:
         customer = Spender(emulator, root, python="/usr/bin/python3")
-        super().__init__(seed, customer, patch, (self.take_back, self.fail_host))
+        super().__init__(seed, customer, patch, (self.preempt, self.fail_host))
         self.spender = customer
         self.limit_usd = self.random.choice((0.6, 2.0, 5.0, 20.0))
         self.workers = self.random.choice((1, 2, 3))
@@ -158,8 +138,6 @@ class SpendingHistory(Story):
         }
         if options["gpu"] and options["max_duration_s"] and not options["spot"]:
             options["flex_start"] = self.random.choice((False, True))
-        if options["spot"] and self.random.random() < 0.5:
-            options |= unattended(emulator)
         if options.get("flex_start"):
             options["wait_s"] = 7200
             make_scarce(self, self.workers)
@@ -176,7 +154,6 @@ class SpendingHistory(Story):
             (lambda: self.command("down", self.customer.down), 1),
             (lambda: self.command("down --keep-disks", lambda: self.customer.down(keep_disks=True)), 2),
             (self.preempt, 3),
-            (self.restart, 1),
             (self.stop, 1),
             (self.fail_host, 1),
             (self.wait, 5),
@@ -216,24 +193,11 @@ class SpendingHistory(Story):
         self.customer.extend(self.random.choice((1200, 3600, 4 * 3600, 86400)))
 
     def preempt(self) -> None:
-        """Let Compute Engine preempt a Spot VM; other hosts often start it again before the next command."""
-        if self.take_back() and "unattended" in self.customer.options and self.random.random() < 0.6:
-            self.restart()
-
-    def take_back(self) -> bool:
-        """Let Compute Engine preempt a Spot VM; return whether one runs."""
-        running = [each for each in self.customer.running()[:1] if each.blueprint.spot]
-        for instance in running:
+        """Let Compute Engine preempt a Spot VM."""
+        for instance in [each for each in self.customer.running()[:1] if each.blueprint.spot]:
             with contextlib.suppress(LookupError):
                 self.emulator.preempt(instance.blueprint.name, 0.0)
             self.told.append(f"preempted {instance.blueprint.name}")
-        return bool(running)
-
-    def restart(self) -> None:
-        self.delayed.arrive()
-        if self.spender.restart():
-            self.told.append("other hosts started instances")
-            self.wait()
 
     def stop(self) -> None:
         if running := self.customer.running():

@@ -12,7 +12,7 @@ from fleet.events import FleetDown, Quoted
 from fleet.steps import Again
 from provision.quantities import read_duration
 from tests.cloud.customer import Quiet, patched
-from tests.cloud.spending import LATE_S, Spender, unattended
+from tests.cloud.spending import LATE_S, Spender
 from tests.emulator import Emulator
 from tests.next_steps import next_lines, repetition
 
@@ -138,22 +138,6 @@ def test_a_start_begins_the_lifetime_that_is_left(customer: Spender) -> None:
     [deadline] = customer.deadlines()
     left_s = (2.0 - 4 * PRICE_USD_H - 0.0137) / PRICE_USD_H * 3600 - 90
     assert deadline - customer.emulator.clock.now() == pytest.approx(left_s, abs=60)
-
-
-def test_instances_whose_end_each_start_moves_cannot_be_limited(customer: Spender) -> None:
-    customer.options |= unattended(customer.emulator)
-    customer.up(workers=1, max_cost_usd=0.0)
-    with pytest.raises(UsageError, match="the cost of worker-0 has no limit") as refused:
-        customer.up(workers=1)
-    assert "fleet down" in next_lines(refused.value)
-    assert repetition(refused.value) == Again({"--max-cost": "0"}, "up")
-    customer.down(keep_disks=True)
-    with pytest.raises(UsageError, match="the cost of worker-0 has no limit"):
-        customer.up(workers=1)
-    assert not customer.running()
-    del customer.options["max_cost_usd"]
-    customer.up(workers=1)  # the refused limit is not in the record
-    assert len(customer.running()) == 1
 
 
 def test_the_limit_can_be_raised_and_not_lowered_below_what_is_promised(customer: Spender) -> None:

@@ -130,12 +130,11 @@ def test_what_cannot_be_checked_is_neither_ok_nor_missing(emulator: Emulator, ma
     }
 
 
-@pytest.mark.parametrize("unattended", [False, True])
 def test_a_missing_service_account_is_refused_with_the_commands_that_create_it(
-    emulator: Emulator, make: Make, unattended: bool
+    emulator: Emulator, make: Make
 ) -> None:
     email = "trainer@proj-1.iam.gserviceaccount.com"
-    provider, spec = make(scopes=SCOPES, service_account=email, spot=unattended, unattended=unattended)
+    provider, spec = make(scopes=SCOPES, service_account=email)
     with pytest.raises(ProviderError, match=f"the service account {email} does not exist") as refusal:
         provider.quote(spec, NAMES)
     lines = command_lines(refusal.value)
@@ -143,7 +142,7 @@ def test_a_missing_service_account_is_refused_with_the_commands_that_create_it(
     [finding] = problems(provider).values()
     assert (finding.subject, command_lines(finding)) == ("service account", lines)
     emulator.deny("iam.serviceAccounts.get")  # then Compute Engine decides
-    assert unattended or provider.quote(spec, NAMES).offers
+    assert provider.quote(spec, NAMES).offers
 
 
 def test_a_service_account_that_the_caller_may_not_use_is_found(emulator: Emulator, make: Make) -> None:

@@ -9,11 +9,9 @@ import pytest
 
 from fleet.events import Note
 from provision.gce import create
-from provision.gce.access.accounts import NEEDED
 from provision.model import InstanceState
 from tests.cloud.conftest import Make
 from tests.cloud.customer import Customer
-from tests.cloud.moves import start
 from tests.emulator import Emulator, lifecycle
 
 NAMES = ("worker-0", "worker-1")
@@ -110,9 +108,6 @@ def test_instances_end_by_the_clock_of_the_cloud(
     assert provider.delete_fleet("demo", lambda *_: None) == []
 
 
-EMAIL = "trainer@proj-1.iam.gserviceaccount.com"
-
-
 def begin(emulator: Emulator, status: str) -> None:
     """Let all instances begin to start: by a killed client, by another host, or by Compute Engine itself."""
     for instance in emulator.cloud.instances.values():
@@ -147,24 +142,6 @@ def test_up_keeps_instances_that_are_being_started_again(
     user.up()
     assert {instance.body["id"] for instance in emulator.cloud.instances.values()} == before
     assert set(user.statuses()) == {"RUNNING"}
-
-
-def test_no_host_starts_another_after_down_keep_disks(emulator: Emulator, user: Customer) -> None:
-    user.options |= {"spot": True, "unattended": True, "service_account": EMAIL}
-    emulator.cloud.governance.service_accounts[EMAIL] = True
-    emulator.cloud.governance.roles["roles/owner"] = list(NEEDED)
-    emulator.cloud.governance.members["roles/owner"].add(f"serviceAccount:{EMAIL}")
-    user.up()
-    lost, other = emulator.cloud.instances.values()
-    emulator.preempt(lost.blueprint.name, 0.0)
-    emulator.advance(1.0)
-    user.down(keep_disks=True)
-    assert not start(other, lost, 0)
-    finish(emulator)  # in the console
-    user.up()
-    emulator.preempt(lost.blueprint.name, 0.0)
-    emulator.advance(1.0)
-    assert start(other, lost, 0)
 
 
 def test_up_warns_of_planned_maintenance(emulator: Emulator, user: Customer) -> None:

@@ -292,7 +292,6 @@ class _Training:
             after=request.after or "",
             warm=request.warm,
             rejoins=options.restarts,
-            revives=options.unattended,
         )
         return [
             common._replace(

@@ -10,8 +10,7 @@ https://cloud.google.com/storage/docs/access-control/iam-roles.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +19,7 @@ from google.cloud import compute_v1
 
 from provision.gce.account import Account
 from provision.gce.api.client import Api, ApiError, Json
-from provision.gce.api.iam import permitted, project_of_account, project_policy, role_permissions, service_account
+from provision.gce.api.iam import permitted, project_of_account, project_policy, service_account
 from provision.gce.api.resources import is_os_login
 from provision.gce.catalog.names import Fleet, is_region, is_zone, marked, region_of
 from provision.gce.diagnosis import grant_role, missing_permission
@@ -220,82 +219,6 @@ def check_service_account(account: Account, email: str) -> None:
         return
     steps.append((*of_accounts, "list", *in_project))
     raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=steps)
-
-
-# --- permission to start other hosts ------------------------------------------------------------------------------
-
-NEEDED = frozenset({"compute.instances.get", "compute.instances.start"})
-"""The permissions that hosts use, see train.agent.peers.revive."""
-_ROLE = "fleetRestart"
-
-
-@dataclass(frozen=True)
-class Restarting:
-    """Permissions of the service account of instances.
-
-    Attributes:
-        email: Its e-mail address.
-        doubt: Why it is not certain that it can start instances; empty: it can.
-        excess: How many other permissions it has in the project.
-    """
-
-    email: str
-    doubt: str = ""
-    excess: int = 0
-
-    @property
-    def note(self) -> str:
-        """Return a sentence for the user before the price is accepted."""
-        if self.doubt:
-            return f"it is not certain that {self.email} can start lost hosts again: {self.doubt}"
-        if self.excess:
-            return (
-                f"{self.email} has {self.excess} permissions in the project besides the 2 that hosts need to start "
-                "each other: scripts on the hosts can use them"
-            )
-        return f"{self.email} starts lost hosts again, while at least one other host runs"
-
-
-def check_restarting(account: Account, cloud: GceOptions) -> Restarting:
-    """Return the permissions of the service account with which hosts start each other again.
-
-    Raises:
-        ProviderError: it does not have those that are required.
-    """
-    result = examine(account, cloud)
-    if result.doubt:
-        hint = "create the role, and give it to the account"
-        message = f"--unattended: {result.note}"
-        raise ProviderError(ErrorKind.USAGE, message, hint=hint, next_steps=grants(account, cloud))
-    return result
-
-
-def examine(account: Account, cloud: GceOptions) -> Restarting:
-    """Determine the permissions of the service account from the IAM policy of the project."""
-    email = cloud.service_account
-    try:
-        roles = _roles(project_policy(account.api), {f"serviceAccount:{email}"})
-        permissions = {name for role in roles for name in role_permissions(account.api, role)}
-    except ApiError as error:
-        return Restarting(email, f"its roles cannot be read ({error})")
-    missing = sorted(NEEDED - permissions)
-    doubt = f"it has no {' and no '.join(missing)} in the project" if missing else ""
-    return Restarting(email, doubt, len(permissions - NEEDED))
-
-
-def grants(account: Account, cloud: GceOptions) -> Sequence[Command]:
-    """Return the commands that create the role, unless it exists, and grant it to the service account."""
-    project = account.api.project
-    role = f"projects/{project}/roles/{_ROLE}"
-    permissions = f"--permissions={','.join(sorted(NEEDED))}"
-    member = f"--member=serviceAccount:{cloud.service_account}"
-    create = ("gcloud", "iam", "roles", "create", _ROLE, f"--project={project}", permissions)
-    grant = ("gcloud", "projects", "add-iam-policy-binding", project, member, f"--role={role}")
-    try:
-        is_sufficient = NEEDED.issubset(role_permissions(account.api, role))
-    except ApiError:
-        is_sufficient = False
-    return (grant,) if is_sufficient else (create, grant)
 
 
 # --- the bucket ---------------------------------------------------------------------------------------------------

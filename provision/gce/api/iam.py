@@ -122,17 +122,6 @@ def project_policy(api: Api) -> Json:
     return api.ask(_RESOURCE_MANAGER, f"/v1/projects/{api.project}:getIamPolicy", {})
 
 
-def role_permissions(api: Api, role: str) -> list[str]:
-    """Return the permissions of ``roles/compute.viewer``, or of a role of a project or an organization.
-
-    Source: iam.roles.get, iam.projects.roles.get.
-
-    Raises:
-        ApiError: the call failed, for example because the caller may not read the role.
-    """
-    return [str(name) for name in api.ask(_IAM, f"/v1/{role}").get("includedPermissions", ())]
-
-
 def billing_info(api: Api) -> Json:
     """Return the name of the project's billing account, and whether it is open.
 

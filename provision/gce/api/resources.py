@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,20 +35,14 @@ from provision.model import Instance, InstanceState
 from provision.names import index_of
 from provision.options import split_pair
 
-DISCARD_LOCAL_SSDS = compute_v1.SchedulingOnInstanceStopAction(discard_local_ssd=True)
-"""Field that instances with Local SSDs need if they are stopped at their end.
 
-Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
-(``--discard-local-ssds-at-termination-timestamp``).
-"""
-
-
-def scheduling(cloud: GceOptions, now: float) -> compute_v1.Scheduling:
+def scheduling(cloud: GceOptions) -> compute_v1.Scheduling:
     """Return the scheduling; only some instances on demand without GPUs can migrate, maintenance stops the others.
 
     Instances that are placed close to each other cannot migrate.
     Instances on demand restart after maintenance, or after an error of their host. Each start begins the lifetime
-    again, so that they do not restart if their cost is limited. `now` is as in `limit_run`.
+    again, so that they do not restart if their cost is limited. The lifetime counts from each start:
+    https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
     """
     model = provisioning_model(cloud)
     migrates = model == STANDARD and can_migrate(cloud.machine_type) and not has_gpus(cloud)
@@ -58,30 +52,10 @@ def scheduling(cloud: GceOptions, now: float) -> compute_v1.Scheduling:
         automatic_restart=model == STANDARD and not cloud.max_cost_usd,
     )
     if cloud.delete_after_s:
-        limit_run(values, cloud.delete_after_s, now, is_fixed=cloud.has_fixed_end)
+        values.max_run_duration = compute_v1.Duration(seconds=cloud.delete_after_s)
     if cloud.delete_after_s or model in (SPOT, RESERVATION_BOUND):
-        values.instance_termination_action = "STOP" if cloud.unattended else "DELETE"
-    if cloud.delete_after_s and cloud.unattended and cloud.has_local_ssds:
-        values.on_instance_stop_action = DISCARD_LOCAL_SSDS
+        values.instance_termination_action = "DELETE"
     return values
-
-
-def limit_run(values: compute_v1.Scheduling, seconds: int, now: float, *, is_fixed: bool) -> None:
-    """Set the end of an instance; a later start does not move a fixed one, after which a start is refused.
-
-    Source: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
-
-    Args:
-        values: The scheduling.
-        seconds: Its lifetime.
-        now: Time of its start, in seconds since the epoch.
-        is_fixed: The lifetime counts from `now`; otherwise from each start.
-    """
-    if is_fixed:
-        end = datetime.fromtimestamp(now + seconds, timezone.utc)
-        values.termination_time = end.isoformat(timespec="seconds")
-    else:
-        values.max_run_duration = compute_v1.Duration(seconds=seconds)
 
 
 def reservation_affinity(cloud: GceOptions) -> compute_v1.ReservationAffinity | None:
@@ -102,9 +76,6 @@ def reservation_affinity(cloud: GceOptions) -> compute_v1.ReservationAffinity | 
 
 OS_LOGIN = "enable-oslogin"
 """Metadata item that lets Google manage the accounts of an instance; its SSH keys in metadata then have no effect."""
-
-RESTARTS = "fleet-restarts"
-"""Metadata item with the URL of the API with which hosts start each other again, see train.agent.peers.revive."""
 
 IMAGE = "fleet-image"
 """Metadata item that lets an instance remove what belongs to it alone, so that its disk can become an image."""
@@ -144,11 +115,6 @@ def deadlines(cloud: GceOptions, now: float) -> dict[str, str]:
     return {key: str(round(now) + seconds if seconds else 0) for key, seconds in after_s.items()}
 
 
-def restarts(cloud: GceOptions) -> dict[str, str]:
-    """Return the metadata item with which the hosts start each other again, if the options request that."""
-    return {RESTARTS: cloud.endpoint or "https://compute.googleapis.com"} if cloud.unattended else {}
-
-
 def items_of(resource: compute_v1.Instance) -> dict[str, str]:
     """Return the metadata items of an instance."""
     return {item.key: item.value for item in resource.metadata.items}
@@ -175,7 +141,6 @@ def metadata_items(cloud: GceOptions, public_key: str, now: float) -> dict[str, 
         "enable-guest-attributes": "TRUE",
         STARTUP: startup_script(),
         **deadlines(cloud, now),
-        **restarts(cloud),
         **({IDLE_TIMEOUT: str(cloud.idle_timeout_s)} if cloud.idle_timeout_s and not cloud.is_temporary else {}),
         **{key: text for key, text in scripts(cloud).items() if text},
     }
@@ -292,7 +257,7 @@ def properties(fleet: Fleet, region: str, now: float) -> compute_v1.InstanceProp
         disks=disks(cloud, marks),
         network_interfaces=[network_interface(cloud, region)],
         metadata=metadata(metadata_items(cloud, fleet.spec.public_key, now)),
-        scheduling=scheduling(cloud, now),
+        scheduling=scheduling(cloud),
         reservation_affinity=reservation_affinity(cloud),
         resource_policies=[policy] if policy else [],
         guest_accelerators=_accelerators(cloud),
@@ -451,7 +416,6 @@ def instance(resource: compute_v1.Instance, prices: Prices, disk_type: str = "",
         stopped_at=local(seconds(resource.last_stop_timestamp)),
         stop_at=scheduled(STOP_AT),
         end_at=scheduled(END_AT),
-        restarts_until=local(seconds(resource.scheduling.termination_time)) if RESTARTS in items else None,
         maintenance_start=local(seconds(status.upcoming_maintenance.window_start_time)),
         maintenance_end=local(seconds(status.upcoming_maintenance.window_end_time)),
     )

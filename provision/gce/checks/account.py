@@ -112,7 +112,7 @@ def check_permissions(account: Account, cloud: GceOptions) -> str:
 _ACT_AS = "iam.serviceAccounts.actAs"
 
 
-def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
+def check_service_account(account: Account, cloud: GceOptions) -> str:
     """Return that the service account of the instances exists, and that the caller may give it to them."""
     if not cloud.scopes:
         return "none: instances have one only with --scopes"
@@ -121,16 +121,7 @@ def check_service_account(account: Account, cloud: GceOptions) -> str | Finding:
     if _ACT_AS not in permitted_on_account(account.api, email, [_ACT_AS]):
         denied = Failure("SERVICE_ACCOUNT_ACCESS_DENIED", f"no access to service account {email}")
         raise account.diagnosis([denied], "create instances")
-    if cloud.unattended:
-        return _restarting(account, cloud)
     return f"{email} can be used"
-
-
-def _restarting(account: Account, cloud: GceOptions) -> str | Finding:
-    result = accounts.examine(account, cloud)
-    if not result.doubt:
-        return result.note
-    return Finding("service account", None, result.note, "give it a role of its own", accounts.grants(account, cloud))
 
 
 def check_bucket(account: Account, cloud: GceOptions) -> str | Finding:

@@ -82,27 +82,6 @@ def test_a_start_counts_until_the_instance_is_listed() -> None:
     assert used(*begun, listed(9 * H), now=9 * H) == pytest.approx(1.0 + 7 * 0.1 + 2.0 + MARGIN_S / H)
 
 
-def test_an_instance_that_other_hosts_start_again_counts_until_that_ends() -> None:
-    running = replace(ALONE, restarts_until=3 * H)
-    lost = replace(running, state=InstanceState.STOPPED, stopped_at=1.5 * H, delete_at=0.0)
-    again = replace(running, started_at=2.5 * H, stopped_at=2 * H)
-    whole = pytest.approx(2.0 + MARGIN_S / H)
-    assert used(listed(H, running)) == used(listed(1.5 * H, lost)) == used(listed(2.6 * H, again)) == whole
-    assert used(listed(H, running), listed(1.5 * H, lost), listed(2.6 * H, again)) == whole
-    prevented = replace(lost, restarts_until=None)
-    assert used(listed(H, running), listed(1.5 * H, lost), listed(2 * H, prevented)) == pytest.approx(0.5 + 0.05)
-    over = replace(lost, stopped_at=3 * H)
-    assert used(listed(H, running), listed(4 * H, over), now=4 * H) == pytest.approx(2.0 + MARGIN_S / H + 0.1)
-    assert budget_of(10.0, [listed(H, replace(lost, restarts_until=0.0))], H).unlimited == ("worker-0",)
-
-
-def test_a_start_by_a_command_begins_the_time_in_which_other_hosts_start_an_instance() -> None:
-    stopped = replace(ALONE, state=InstanceState.STOPPED, stopped_at=2 * H, delete_at=0.0)
-    again = replace(stopped, stopped_at=5 * H, restarts_until=6 * H)
-    entries = [listed(2 * H, stopped), request(3 * H, "worker-0", intent=START), listed(5.5 * H, again)]
-    assert used(*entries, now=5.5 * H) == pytest.approx(1.0 + 0.1 + 3.0 + MARGIN_S / H)
-
-
 def test_instances_without_deadline_or_price_have_no_limit() -> None:
     entries = [listed(H, replace(ALONE, delete_at=0.0), replace(ALONE, name="worker-1", id="2", price_usd_h=0.0))]
     assert budget_of(10.0, entries, H).unlimited == ("worker-0", "worker-1")

@@ -379,7 +379,6 @@ class Commit(NamedTuple):
     after: str = ""  # as in Prepare
     warm: bool = False  # the task may be forked from a process that has imported what its script imports first
     rejoins: bool = False  # after a restart, a host of the job rejoins it by itself; its disk has the secret then
-    revives: bool = False  # the leader's host starts hosts again that the cloud has stopped
 
 
 class Follow(NamedTuple):

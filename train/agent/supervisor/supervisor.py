@@ -10,10 +10,10 @@ import os
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
-from train.agent.files.boot import agent_path, job_mark, mark_job, store_members
+from train.agent.files.boot import job_mark, mark_job, store_members
 from train.agent.files.disk import remove_file, write_atomic
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
@@ -44,9 +44,6 @@ from train.agent.supervisor.environment import Start
 from train.agent.supervisor.host_queue import HostQueue
 from train.agent.supervisor.preemption import Notices, NoticeWatch, find_notice
 from train.agent.supervisor.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from train.agent.peers.revive import Reviver
 
 _CLOSE_S = 5.0
 _SETTLE_S = 8.0
@@ -80,7 +77,6 @@ class Supervisor:
         self._queue = HostQueue(start, self._feed, holds_port=last is None)
         self._attempt: Optional[Attempt] = None
         self._helpers: Set[int] = set()  # child processes that are not part of the task
-        self._reviver: Optional[Reviver] = None
         self._notices: Optional[NoticeWatch] = None
         self._is_preempted = False
         self._replicator: Optional[Replicator] = None
@@ -237,7 +233,6 @@ class Supervisor:
             self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(election.DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
-        self._revive_lost()
 
     def _store_members(self, desired: DesiredState) -> None:
         """Let this host find the others after a restart; on a full disk, it finds only those that did not restart."""
@@ -248,20 +243,6 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 store_members(self._start.paths, members)
         self._stored = desired, members
-
-    def _revive_lost(self) -> None:
-        """Let the leader start lost hosts again, in a process of its own."""
-        if not self._commit.revives:
-            return
-        lost = election.missing_slots(self._peer)
-        if lost and self._reviver is None:
-            from train.agent.peers.revive import Reviver
-
-            slots = len(self._start.host.slots()) - 1
-            self._reviver = Reviver(agent_path(), self._commit.slot, slots)
-            self._helpers.add(self._reviver.pid)
-        if self._reviver is not None:
-            self._reviver.update(lost)
 
     def _receive(self, slot: str, values: Dict[str, Any]) -> None:
         try:
@@ -542,7 +523,7 @@ class Supervisor:
         return self._commit._replace(members=members, join=True)
 
     def _end(self) -> None:
-        for part in (self._links, self._queue, self._notices, self._replicator, self._reviver, self._attempt):
+        for part in (self._links, self._queue, self._notices, self._replicator, self._attempt):
             if part is not None:
                 part.close()
         for path in (job_mark(), self._start.paths.processes, self._start.paths.control):

@@ -75,7 +75,6 @@ def test_tables_of_several_providers_require_that_one_is_selected() -> None:
         (settings(gpu="a100:2", machine_type="a2-highgpu-1g"), {"--machine-type": "a2-highgpu-2g"}),
         (settings(zones=("the moon",)), {"--zone": None}),
         (settings(gpu="t4", flex_start=True, wait_s=9000), {"--wait": "2h"}),
-        (settings(unattended=True), {"--spot": True}),
         (settings(provider="gce", scopes=("No sense",)), {"--scopes": None}),
         (replace(settings(gpu="t4"), packages=("numpy\nkeras",)), {"--package": None}),
         (settings(bucket="training-data/x"), {"--bucket": "gs://training-data"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -54,20 +53,6 @@ def test_scheduling(cloud: GceOptions, expected: tuple[Any, ...]) -> None:
     names = ("provisioningModel", "onHostMaintenance", "automaticRestart", "instanceTerminationAction")
     assert tuple(scheduling.get(name) for name in names) == expected
     assert ("maxRunDuration" in scheduling) == bool(cloud.max_duration_s)
-
-
-def test_unattended_instances_are_stopped_and_no_start_moves_the_end_if_their_cost_is_limited() -> None:
-    given = {"spot": True, "unattended": True, "service_account": "a@p.iam.gserviceaccount.com"}
-    request = properties(GceProvider.change(GceOptions(), given))
-    assert request["scheduling"]["instanceTerminationAction"] == "STOP"
-    [account] = request["serviceAccounts"]
-    assert account["scopes"] == ["https://www.googleapis.com/auth/compute"]
-    assert items(request)["fleet-restarts"] == "https://compute.googleapis.com"
-    limited = properties(GceProvider.change(GceOptions(), {**given, "max_duration_s": 3600, "max_cost_usd": 5.0}))
-    scheduling = limited["scheduling"]
-    assert (scheduling["instanceTerminationAction"], "maxRunDuration" in scheduling) == ("STOP", False)
-    assert datetime.fromisoformat(scheduling["terminationTime"]).timestamp() == NOW + 3600
-    assert items(limited)["fleet-stop-at"] == items(limited)["fleet-end-at"] == str(int(NOW) + 3000)
 
 
 def test_networks_and_subnetworks() -> None:
@@ -137,8 +122,6 @@ def test_jobs_end_before_instances_power_off_and_these_before_they_are_deleted(
         ({"metadata": ("fleet-stop-at=1",)}, "--metadata fleet-stop-at: fleet sets this item itself"),
         ({"metadata": ("a",)}, "'a' does not have the form KEY=VALUE"),
         ({"labels": ("fleet-owner=me",)}, "--label fleet-owner: fleet sets this label itself"),
-        ({"unattended": True}, "--unattended is for Spot VMs"),
-        ({"unattended": True, "spot": True}, "--unattended requires --service-account"),
     ],
 )
 def test_values_that_cannot_be_set_are_refused_before_any_call(given: dict[str, Any], message: str) -> None:
