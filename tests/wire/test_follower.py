@@ -102,15 +102,6 @@ def broken_three_times(
     return items
 
 
-def test_all_hosts_are_followed_to_their_end(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))
-    with Follower([(host, ASK) for host in hosts.hosts], opener(hosts)) as follower:
-        items = list(follower)
-    for host in hosts.hosts:
-        assert text_of(items, host.name) == log.read_bytes()
-        assert kinds([item for item in items if item.host == host.name]) == [TaskState, JobResult]
-
-
 def test_an_open_client_is_used_and_stays_open(hosts: Hosts, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller can send more requests to the same agent, and must close the client."""
     monkeypatch.setattr(transport_module, "pack", Scripted(FOLLOW, LOG=str(log), PIECE=65_536, PAUSE=0))

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -128,12 +128,8 @@ class Reader:
         return records
 
 
-def followed_logs(host: Host, request: Follow) -> tuple[dict[int, bytes], list[Record]]:
+def sorted_out(items: Iterable[tuple[Record, bytes]]) -> tuple[dict[int, bytes], list[Record]]:
     """Return the logs by attempt, which must have no gaps, and all other records except heartbeats."""
-    return sorted_out(Reader(host, request))
-
-
-def sorted_out(items: Reader) -> tuple[dict[int, bytes], list[Record]]:
     logs: dict[int, bytes] = {}
     ends: dict[int, int] = {}
     others: list[Record] = []
@@ -146,6 +142,10 @@ def sorted_out(items: Reader) -> tuple[dict[int, bytes], list[Record]]:
         elif not isinstance(record, Beat):
             others.append(record)
     return logs, others
+
+
+def followed_logs(host: Host, request: Follow) -> tuple[dict[int, bytes], list[Record]]:
+    return sorted_out(Reader(host, request))
 
 
 def attempts_of(records: list[Record]) -> list[tuple[int, Phase]]:
@@ -164,26 +164,21 @@ def test_all_attempts_come_in_order_and_gaps_are_passed_over(host: Host, follow:
     assert others[-1] == RESULT
 
 
-def test_offsets_belong_to_the_attempt_that_is_asked_for(host: Host) -> None:
+def test_offsets_belong_to_the_attempt_that_is_asked_for_and_a_tail_to_the_newest(host: Host) -> None:
     host.run_program(2, b"first")
-    host.run_program(4, b"second")
+    host.run_program(4, b"a\nb\nc\n")
     write_result(host.task, RESULT)
     records = Path(host.task.records(4)).stat().st_size
-    assert followed_logs(host, ALL._replace(attempt=2, log_offset=3))[0] == {2: b"st", 4: b"second"}
-    assert followed_logs(host, ALL._replace(attempt=3, log_offset=3, record_offset=9))[0] == {4: b"second"}
-    assert followed_logs(host, ALL._replace(attempt=4, log_offset=3, record_offset=records)) == (
-        {4: b"ond"},
-        [RESULT],
-    )
-    assert followed_logs(host, ALL._replace(attempt=5, log_offset=3)) == ({}, [RESULT])
-
-
-def test_a_tail_is_of_the_newest_attempt(host: Host) -> None:
-    host.run_program(1, b"a\nb\n")
-    host.run_program(2, b"c\nd\ne\n")
-    write_result(host.task, RESULT)
-    assert followed_logs(host, Follow("j", "worker-0", tail_lines=2))[0] == {2: b"d\ne\n"}
-    assert followed_logs(host, Follow("j", "worker-0"))[0] == {2: b"c\nd\ne\n"}
+    for request, logs in (
+        (ALL._replace(attempt=2, log_offset=3), {2: b"st", 4: b"a\nb\nc\n"}),
+        (ALL._replace(attempt=3, log_offset=3, record_offset=9), {4: b"a\nb\nc\n"}),
+        (ALL._replace(attempt=4, log_offset=4), {4: b"c\n"}),
+        (ALL._replace(attempt=5, log_offset=3), {}),
+        (Follow("j", "worker-0", tail_lines=2), {4: b"b\nc\n"}),
+        (Follow("j", "worker-0"), {4: b"a\nb\nc\n"}),
+    ):
+        assert followed_logs(host, request)[0] == logs
+    assert followed_logs(host, ALL._replace(attempt=4, log_offset=3, record_offset=records))[1] == [RESULT]
 
 
 def test_output_has_its_time_and_can_begin_at_one(host: Host) -> None:
@@ -253,14 +248,13 @@ def test_an_attempt_whose_end_was_never_written_does_not_hold_up_the_next_one(ho
     host.accept()
     host.run_program(2, b"again")
     host.wake()
-    received: dict[int, bytes] = {}
+    items = []
     for record, payload in reader:
-        if isinstance(record, Log):
-            received[record.attempt] = received.get(record.attempt, b"") + payload
+        items.append((record, payload))
         if isinstance(record, TaskState) and record.attempt == 2 and record.phase is Phase.EXITED:
             write_result(host.task, RESULT)
             host.wake()
-    assert received == {1: written, 2: b"again"} if written else {2: b"again"}
+    assert sorted_out(items)[0] == {1: written, 2: b"again"} if written else {2: b"again"}
 
 
 def test_all_records_are_sent_before_the_end_of_the_supervisor_is_reported(host: Host) -> None:
@@ -286,19 +280,14 @@ def test_of_a_long_log_only_the_two_ends(host: Host, size: int, pieces: dict[int
     write_result(host.task, RESULT)
     whole = Path(host.task.log(2)).read_bytes()
     received: dict[int, bytes] = {}
-    others: list[Record] = []
-    request = ALL._replace(attempt=2, follow=False, head_bytes=40, tail_bytes=60)
-    last = None
-    for record, payload in Reader(host, request):
+    items = list(Reader(host, ALL._replace(attempt=2, follow=False, head_bytes=40, tail_bytes=60)))
+    for record, payload in items:
         if isinstance(record, Log):
-            joins = last is not None and last.offset + last.payload == record.offset
-            key = max(received) if joins else record.offset
-            received[key] = received.get(key, b"") + payload
-            last = record
-        elif not isinstance(record, Beat):
-            others.append(record)
+            start = next((at for at, data in received.items() if at + len(data) == record.offset), record.offset)
+            received[start] = received.get(start, b"") + payload
     assert {offset: len(data) for offset, data in received.items()} == pieces
     assert all(whole[offset : offset + len(data)] == data for offset, data in received.items())
+    others = [record for record, _ in items if not isinstance(record, (Log, Beat))]
     assert attempts_of(others) == [(2, Phase.RUNNING), (2, Phase.EXITED)]
     assert not any(isinstance(record, Progress) for record in others)
 
