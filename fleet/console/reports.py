@@ -255,21 +255,20 @@ def _jobs_compared(event: events.JobsCompared, width: int) -> str:
     """Return a line for each property, with an asterisk where the jobs differ; long values are wrapped."""
     width = width or formatting.PROSE_MAX
     first, second = _properties(event.first), _properties(event.second)
-    names = sorted(dict.fromkeys([*first, *second]), key=lambda key: key[0])
-    title = max(len(name) for _, name in names)
+    title = max(map(len, (*first, *second)))
     room = max(1, (width - len(formatting.INDENT) - title - 2 * GAP) // 2)
     table = Table.grid()
     for size in (len(formatting.INDENT) + title + GAP, room, GAP, room):
         table.add_column(width=size)
-    for key in names:
-        values = first.get(key, ""), second.get(key, "")
-        mark = "* " if values[0] != values[1] and key[1] != "JOB" else formatting.INDENT
-        table.add_row(mark + key[1], Text(clean(values[0]) or "-"), "", Text(clean(values[1]) or "-"))
+    for name in dict.fromkeys((*first, *second)):
+        values = first.get(name, ""), second.get(name, "")
+        mark = "* " if values[0] != values[1] and name != "JOB" else formatting.INDENT
+        table.add_row(mark + name, Text(clean(values[0]) or "-"), "", Text(clean(values[1]) or "-"))
     return render([table], width)
 
 
-def _properties(job: events.StoredResults) -> dict[tuple[int, str], str]:
-    """Return what is compared, by group and name: what was run, the versions of packages, and the metrics."""
+def _properties(job: events.StoredResults) -> dict[str, str]:
+    """Return what is compared, by name: what was run, the versions of packages, and the metrics."""
     run = {
         "JOB": job.job,
         "name": job.name or "",
@@ -281,8 +280,9 @@ def _properties(job: events.StoredResults) -> dict[tuple[int, str], str]:
         "steps/s": "" if job.steps_per_s is None else formatting.format_rate(job.steps_per_s),
     }
     metrics = {name: formatting.format_metric(value) for name, value in (job.metrics or {}).items()}
-    groups = enumerate((run, job.versions or {}, metrics))
-    return {(number, fit(clean(name), _NAMES)): text for number, group in groups for name, text in group.items()}
+    return {
+        fit(clean(name), _NAMES): text for name, text in ({**run, **(job.versions or {}), **metrics} | run).items()
+    }
 
 
 def _job_time(job: events.StoredResults) -> str:

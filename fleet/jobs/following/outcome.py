@@ -93,19 +93,6 @@ def _quoted(verdict: Verdict, task: str) -> str:
     relevant = [line for line in verdict.lines[is_traceback:] if not (is_traceback and line.startswith(" "))]
     if is_traceback and relevant and relevant[0].partition(":")[0].rpartition(".")[2] in verdict.message:
         return ""
-    lines = _fitting(relevant if is_traceback else relevant[::-1])
-    lines = lines if is_traceback else lines[::-1]
+    lines = [line if len(line) <= _QUOTED_COLUMNS else line[: _QUOTED_COLUMNS - 1] + "…" for line in relevant]
+    lines = lines[:_QUOTED_ROWS] if is_traceback else lines[-_QUOTED_ROWS:]
     return "\n".join([headings[verdict.kind], *lines] if verdict.kind in headings and lines else lines)
-
-
-def _fitting(lines: Sequence[str]) -> list[str]:
-    """Return the first lines, up to the number that fits into a few rows of a small terminal."""
-    kept: list[str] = []
-    room = _QUOTED_ROWS
-    for line in lines:
-        short = line if len(line) <= _QUOTED_COLUMNS * 2 else line[: _QUOTED_COLUMNS * 2 - 1] + "…"
-        room -= -(-len(short) // _QUOTED_COLUMNS)
-        if room < 0:
-            break
-        kept.append(short)
-    return kept
