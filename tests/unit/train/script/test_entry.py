@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from train.script.entry import EntryPoint, Kind, find_entry
 PYTHON = "/opt/python"
 
 
-def entry_of(script: str = "", module: str = "", command: tuple[str, ...] = (), workdir: str = "") -> EntryPoint:
-    return find_entry(script, module, command, workdir)
+def entry_of(script: str = "", module: str = "", command: str = "", workdir: str = "") -> EntryPoint:
+    return find_entry(script, module, shlex.split(command), workdir)
 
 
-def rejected(script: str = "", module: str = "", command: tuple[str, ...] = (), workdir: str = "") -> ScriptError:
+def rejected(script: str = "", module: str = "", command: str = "", workdir: str = "") -> ScriptError:
     with pytest.raises(ScriptError) as caught:
-        find_entry(script, module, command, workdir)
+        entry_of(script, module, command, workdir)
     return caught.value
 
 
@@ -47,15 +48,16 @@ def test_a_script_is_uploaded_with_its_directory(here: Path) -> None:
     assert (below.workdir, below.name, below.command(PYTHON)) == (here, "jobs/task.py", [PYTHON, "jobs/task.py"])
 
 
-def test_a_leading_hyphen_in_a_path_is_not_an_option(here: Path) -> None:
-    write(here, {"-task.py": ""})
-    assert entry_of("./-task.py").command(PYTHON) == [PYTHON, "./-task.py"]
-
-
-def test_a_script_outside_the_directory_is_rejected(here: Path) -> None:
-    write(here, {"../task.py": "", "task.py": ""})
+def test_scripts_that_cannot_be_started_are_rejected(here: Path) -> None:
+    write(here, {"-task.py": "", "../task.py": "", "job/b.py": "", "job/a.py": "", "empty/x.txt": ""})
+    assert entry_of("./-task.py").command(PYTHON) == [PYTHON, "./-task.py"]  # not an option
     assert "outside the directory to upload" in rejected("../task.py", workdir=".").message
-    assert rejected("task.py", workdir="nowhere").message == "--workdir nowhere is not a directory"
+    assert rejected("task.py", workdir="nowhere").message == "the script task.py does not exist"
+    assert rejected("./-task.py", workdir="nowhere").message == "--workdir nowhere is not a directory"
+    error = rejected("job")
+    assert error.message == "job is a directory without __main__.py"
+    assert error.hint == "name one of its scripts, such as job/a.py"
+    assert rejected("empty").hint == "name a Python script"
 
 
 def test_a_directory_runs_its_main_module(here: Path) -> None:
@@ -63,14 +65,6 @@ def test_a_directory_runs_its_main_module(here: Path) -> None:
     entry = entry_of("job")
     assert (entry.workdir, entry.command(PYTHON)) == (here / "job", [PYTHON, "__main__.py"])
     assert entry_of("job", workdir=".").command(PYTHON) == [PYTHON, "job/__main__.py"]
-
-
-def test_a_directory_without_main_names_its_scripts(here: Path) -> None:
-    write(here, {"job/b.py": "", "job/a.py": "", "empty/x.txt": ""})
-    error = rejected("job")
-    assert error.message == "job is a directory without __main__.py"
-    assert error.hint == "name one of its scripts, such as job/a.py"
-    assert rejected("empty").hint == "name a Python script"
 
 
 def test_a_relative_import_in_a_script_suggests_its_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,21 +140,14 @@ def test_an_r_script_needs_rscript(here: Path) -> None:
 
 
 def test_a_module_is_found_without_importing_it(here: Path) -> None:
-    write(
-        here,
-        {
-            "package/__init__.py": "raise SystemExit\n",
-            "package/task.py": "from . import model\nimport top\n",
-            "package/model.py": "",
-            "package/top.py": "",  # not next to a module
-            "top.py": "",
-        },
-    )
+    task = "from . import model\nimport top\n"
+    write(here, {"package/__init__.py": "raise SystemExit\n", "package/task.py": task, "package/model.py": ""})
+    write(here, {"package/top.py": "", "top.py": ""})  # the first is not next to a module
     entry = entry_of(module="package.task")
     assert (entry.kind, entry.name, entry.workdir) == (Kind.MODULE, "-m package.task", here)
     assert entry.command(PYTHON, ["--epochs", "3"]) == [PYTHON, "-m", "package.task", "--epochs", "3"]
-    assert sorted(names(entry)) == ["package/__init__.py", "package/model.py", "package/task.py", "top.py"]
-    assert names(entry)[0] == "package/task.py"
+    first, *others = names(entry)
+    assert (first, sorted(others)) == ("package/task.py", ["package/__init__.py", "package/model.py", "top.py"])
 
 
 def test_packages_run_their_main_module(here: Path) -> None:
@@ -171,8 +158,9 @@ def test_packages_run_their_main_module(here: Path) -> None:
     assert entry_of(module="c.d", workdir=str(here)).file == here / "c/d.py"
 
 
-def test_a_missing_module_is_reported_with_the_searched_paths(here: Path) -> None:
+def test_a_module_that_cannot_be_run_is_reported_with_what_to_run_instead(here: Path) -> None:
     write(here, {"src/package/task.py": "", "package/tasks.py": "", "bare/__init__.py": "", "bare/one.py": ""})
+    write(here, {"package/broken.py": "x = 1\nif:\n"})
     error = rejected(module="package.task")
     assert error.message == (
         f"the module package.task does not exist: neither package/task.py nor package/task/__main__.py in {here}"
@@ -185,11 +173,7 @@ def test_a_missing_module_is_reported_with_the_searched_paths(here: Path) -> Non
     assert error.again == {"-m": "bare.one"}
     assert rejected(module="package/task.py").again == {"-m": None, "SCRIPT": "package/task.py"}
     assert "not ..task" in rejected(module="..task").message
-
-
-def test_a_module_must_compile(here: Path) -> None:
-    write(here, {"package/task.py": "x = 1\nif:\n"})
-    assert rejected(module="package.task").message.startswith("package/task.py:2: ")
+    assert rejected(module="package.broken").message.startswith("package/broken.py:2: ")
 
 
 # --- any other program ----------------------------------------------------------------------------------------------
@@ -198,41 +182,41 @@ def test_a_module_must_compile(here: Path) -> None:
 def test_a_command_runs_in_the_current_directory(here: Path) -> None:
     write(here, {"run.sh": "#!/bin/sh\nexport A=1\npython -u jobs/task.py --x\npython -m pkg.two\n"})
     write(here, {"jobs/task.py": "import near\n", "jobs/near.py": "", "pkg/two.py": "", "unused.py": ""})
-    entry = entry_of(command=("bash", "run.sh", "a b"))
+    entry = entry_of(command="bash run.sh 'a b'")
     assert (entry.kind, entry.name, entry.workdir) == (Kind.COMMAND, "bash run.sh 'a b'", here)
     assert (entry.command(PYTHON), entry.program) == (["bash", "run.sh", "a b"], "bash")
     assert sorted(names(entry)) == ["jobs/near.py", "jobs/task.py", "pkg/two.py"]
-    assert entry_of(command=("true",), workdir=str(here.parent)).workdir == here.parent
-
-
-def test_python_as_a_program_is_the_hosts_interpreter(here: Path) -> None:
-    write(here, {"task.py": ""})
+    assert entry_of(command="true", workdir=str(here.parent)).workdir == here.parent
     for name in ("python", "python3"):
-        entry = entry_of(command=(name, "-u", "task.py"))
-        assert (entry.command(PYTHON), entry.program) == ([PYTHON, "-u", "task.py"], "")
-        assert names(entry) == ["task.py"]
-    assert entry_of(command=("python3.12", "task.py")).program == "python3.12"
+        entry = entry_of(command=f"{name} -u jobs/near.py")
+        assert (entry.command(PYTHON), entry.program) == ([PYTHON, "-u", "jobs/near.py"], "")
+        assert names(entry) == ["jobs/near.py"]
+    assert entry_of(command="python3.12 jobs/near.py").program == "python3.12"
 
 
-def test_a_program_of_the_directory_must_be_executable(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "message", "steps"),
+    [
+        ("./run.sh", "./run.sh may not be executed", "chmod +x HERE/run.sh; fleet train -- bash ./run.sh"),
+        ("./none.sh", "the program ./none.sh does not exist in the directory to upload", ""),
+        ("run.sh x", "run.sh is a script, not a program", "fleet train -- bash run.sh x"),
+        ("task.py --epochs 3", "task.py is a script, not a program", "fleet train task.py -- --epochs 3"),
+        ("task.R", "task.R is a script, not a program", "fleet train task.R"),
+        ("''", "the command after -- is empty or invalid", ""),
+        ("", "nothing to run: give SCRIPT, -m MODULE, or a command after --", "fleet train --help"),
+    ],
+)
+def test_a_program_that_cannot_be_run_is_rejected(here: Path, command: str, message: str, steps: str) -> None:
     write(here, {"run.sh": "#!/bin/sh\n", "task.py": "", "task.R": ""})
-    error = rejected(command=("./run.sh",))
-    assert error.message == "./run.sh may not be executed"
-    assert error.next_steps == (("chmod", "+x", f"{here}/run.sh"), ("fleet", "train", "--", "bash", "./run.sh"))
-    assert (
-        rejected(command=("./none.sh",)).message == "the program ./none.sh does not exist in the directory to upload"
-    )
+    error = rejected(command=command)
+    assert error.message == message
+    assert "; ".join(map(shlex.join, error.next_steps)) == steps.replace("HERE", str(here))
+
+
+def test_an_executable_program_of_the_directory_is_uploaded(here: Path) -> None:
+    write(here, {"run.sh": "#!/bin/sh\n", "task.py": ""})
     (here / "run.sh").chmod(0o755)
-    entry = entry_of(command=("./run.sh", "x"))
+    entry = entry_of(command="./run.sh x")
     assert (entry.file, entry.program) == (here / "run.sh", "./run.sh")
-    assert rejected(command=("run.sh", "x")).next_steps == (("fleet", "train", "--", "bash", "run.sh", "x"),)
-    steps = rejected(command=("task.py", "--epochs", "3")).next_steps
-    assert steps == (("fleet", "train", "task.py", "--", "--epochs", "3"),)
-    assert rejected(command=("task.R",)).next_steps == (("fleet", "train", "task.R"),)
-    steps = rejected(command=("../job/task.py",), workdir="..").next_steps
+    steps = rejected(command="../job/task.py", workdir="..").next_steps
     assert steps == (("fleet", "train", "../job/task.py"),)
-
-
-def test_nothing_to_run_is_an_error(here: Path) -> None:
-    assert "SCRIPT, -m MODULE, or a command" in rejected().message
-    assert "empty or invalid" in rejected(command=("",)).message
