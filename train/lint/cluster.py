@@ -9,7 +9,7 @@ from train.errors import KerasError
 from train.lint.names import SINGLE_HOST, is_in, keras_name, kind_made_by, kind_of, shown
 from train.lint.script import ERROR, HINT, WARNING, Script, Violation, rule, severity, violation
 from train.lint.tracer import ENVIRON
-from train.lint.values import Call, Const, Items, Location, Mark, Value, inner, text
+from train.lint.values import MISSING, Call, Const, Items, Location, Mark, Value, inner, is_none, text
 from train.script.arguments import assignments, is_foreign
 from train.script.keras import BACKEND, FIRST_WITH_KERAS_3, VARIABLE, Requirement, choose
 
@@ -21,7 +21,7 @@ _TRUE = ("1", "true", "True")
 def starts_runtime(script: Script, call: Call) -> bool:
     """Return whether a call starts TensorFlow's runtime; each was tested with Keras 2 and Keras 3."""
     kind = kind_made_by(call.name)
-    if call.replica or (call.receiver is not None and kind != "dataset"):
+    if call.replica or (call.receiver is not MISSING and kind != "dataset"):
         return call.method == "__call__" and not call.replica and kind_of(call.receiver) in ("layer", "model")
     if kind == "model":  # only this one has variables immediately
         return script.need.legacy and keras_name(call.name) in ("Sequential", "models.Sequential")
@@ -58,7 +58,9 @@ def _may_connect(script: Script) -> bool:
     """Return whether something that is not followed may connect the workers."""
     launched = any(is_in("other_launcher", call.args[0].name) for call in script.calls("import"))
     joins = script.calls("TPUStrategy", "experimental_set_strategy", "set_distribution")
-    scopes = any(kind_of(call.receiver) != "strategy" for call in script.calls("scope") if call.receiver is not None)
+    scopes = any(
+        kind_of(call.receiver) != "strategy" for call in script.calls("scope") if call.receiver is not MISSING
+    )
     tests = [text(call.args[0]) for call in script.calls("__contains__")]
     return launched or any(joins) or scopes or "TF_CONFIG" in [*tests, *(name for _, name in script.reads())]
 
@@ -174,7 +176,7 @@ def _no_chief(script: Script) -> Iterator[Violation]:
     level = HINT if script.servers is None else WARNING if unsure else ERROR
     for call in script.parameter_server if not script.servers and not script.multi else ():
         resolver = call.argument("cluster_resolver", 0)
-        if resolver is None or resolver.meaning == "resolver" or resolver.name.endswith("TFConfigClusterResolver"):
+        if is_none(resolver) or resolver.meaning == "resolver" or resolver.name.endswith("TFConfigClusterResolver"):
             yield violation(call, "", level)
 
 
@@ -243,7 +245,7 @@ def _variable(script: Script) -> Iterator[Violation]:
 
 @rule("MW603")
 def _estimators(script: Script) -> Iterator[Violation]:
-    used = [call for call in script.calls() if is_in("estimator", call.name) and call.receiver is None]
+    used = [call for call in script.calls() if is_in("estimator", call.name) and call.receiver is MISSING]
     # For older versions, and if there are other names of TensorFlow 1, MW604 gives better advice.
     if not script.tf1 and (not script.tensorflow or script.tensorflow >= FIRST_WITH_KERAS_3):
         yield from (violation(call, "", ERROR if script.tensorflow else WARNING) for call in used[:1])
@@ -273,7 +275,7 @@ def _catches(call: Call, exception: str) -> bool:
 @rule("MW702")
 def _notebook(script: Script) -> Iterator[Violation]:
     events = list(script.calls("get_ipython"))
-    outputs = [call.receiver.call for call in script.calls("getoutput") if call.receiver is not None]
+    outputs = [call.receiver.call for call in script.calls("getoutput")]
     for call in events if not any(_catches(event, "NameError") for event in events) else ():
         if call.name == "builtins.get_ipython":
             yield violation(call, "output" if call in outputs else "command")
@@ -282,7 +284,7 @@ def _notebook(script: Script) -> Iterator[Violation]:
 @rule("MW703")
 def _spawn(script: Script) -> Iterator[Violation]:
     for call in script.calls("Process", "Pool"):
-        context = call.receiver.call if call.receiver is not None else None
+        context = call.receiver.call
         starts = [context] if context is not None else list(script.calls("set_start_method"))
         method = text(starts[-1].argument("method", 0)) if starts else None
         is_main = any(guard.kind == "main" for guard in call.guards)

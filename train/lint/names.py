@@ -81,19 +81,12 @@ def kind_made_by(name: str) -> str:
 
 def class_made_by(name: str) -> str:
     """Return the full name of the class of the result of a function or class."""
-    classes = {
-        "model": "tensorflow.keras.Model",
-        "dataset": "tensorflow.data.Dataset",
-        "distributed": "DistributedDataset",
-    }
-    return classes.get(kind_made_by(name)) or (name if name.rpartition(".")[2][:1].isupper() else f"{name}()")
+    return _CLASSES.get(kind_made_by(name)) or (name if name.rpartition(".")[2][:1].isupper() else f"{name}()")
 
 
-def kind_of(value: Value | None) -> str:
+def kind_of(value: Value) -> str:
     """Return the kind of an object; empty: another one."""
-    if value is not None and value.call is not None:
-        return kind_made_by(value.call.name)
-    return "resolver" if value is not None and value.meaning == "resolver" else ""
+    return kind_made_by(value.call.name) if value.call else "resolver" if value.meaning == "resolver" else ""
 
 
 def meaning_of_name(name: str, marks: Mark = Mark.NONE) -> tuple[str, Mark]:

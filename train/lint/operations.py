@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from train.lint import names
 from train.lint.names import is_in, kind_of
-from train.lint.values import Call, Const, Function, Items, Mark, Value, sequence, text, union, unknown
+from train.lint.values import MISSING, Call, Const, Function, Items, Mark, Value, sequence, text, union, unknown
 
 _AS_RECEIVER = ("strftime", "isoformat", "timestamp", "numpy", "item", "name", "__enter__", "total_seconds")
 
@@ -22,7 +22,7 @@ def join(values: Iterable[Value], marks: Mark = Mark.NONE) -> Value:
     result = [*distinct.values()]
     if len(result) == 1:
         return result[0]
-    multi = [item for item in result if item.call is not None and item.call.method in names.MULTI_WORKER]
+    multi = [item for item in result if item.made.method in names.MULTI_WORKER]
     every = marks | union(result)
     if multi:
         return multi[0]
@@ -95,7 +95,7 @@ def marks_of_result(call: Call) -> Mark:
         return source
     if is_in("pure", name):
         return given
-    if call.method in _AS_RECEIVER and call.receiver is not None:
+    if call.method in _AS_RECEIVER and call.receiver is not MISSING:
         return given | call.receiver.marks
     if kind_of(call.receiver) == "strategy" and call.method in ("run", "experimental_local_results"):
         return Mark.LOCAL | Mark.UNKNOWN

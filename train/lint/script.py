@@ -12,7 +12,7 @@ from train.lint import names
 from train.lint.finding import Finding, Severity
 from train.lint.names import is_in, kind_of
 from train.lint.tracer import Trace
-from train.lint.values import Call, Const, Guard, Items, Location, Mark, Value, is_none, text, unknown
+from train.lint.values import MISSING, Call, Const, Guard, Items, Location, Mark, Value, is_none, text, unknown
 from train.script.keras import FIRST_WITH_KERAS_3, Need
 
 # Parameters of `fit`, `evaluate`, and `predict`, by position.
@@ -112,9 +112,9 @@ class Script:
         """Return whether a call is certainly in no scope although there is a strategy for several workers."""
         return call.has_known_scope and not call.scopes and bool(self.multi)
 
-    def shared(self, value: Value | None) -> bool:
+    def shared(self, value: Value) -> bool:
         """Return whether all workers share an object, such as a model: it was created in the scope of a strategy."""
-        return value is not None and value.call is not None and any(map(is_multi, value.call.scopes))
+        return any(map(is_multi, value.made.scopes))
 
     @cached_property
     def trainings(self) -> list[Call]:
@@ -142,13 +142,13 @@ class Script:
         return [(call, text(call.args[0]) or "") for call in calls if before is None or call.order < before.order]
 
 
-def is_multi(strategy: Value | None) -> bool:
+def is_multi(strategy: Value) -> bool:
     """Return whether a strategy is for several workers."""
-    return strategy is not None and strategy.call is not None and strategy.call.method in names.MULTI_WORKER
+    return strategy.made.method in names.MULTI_WORKER
 
 
-def argument(call: Call, name: str) -> Value | None:
-    """Return an argument of `fit`, `evaluate`, or `predict`; None if it is not given."""
+def argument(call: Call, name: str) -> Value:
+    """Return an argument of `fit`, `evaluate`, or `predict`; MISSING if it is not given."""
     parameters = _PARAMETERS.get(call.method, "").split()
     return call.argument(name, parameters.index(name) if name in parameters else -1)
 
@@ -210,11 +210,10 @@ class Chain:
     def policy(self) -> str:
         """The policy that divides it among workers: ``AUTO`` if none is set, empty if unknown."""
         set_by = self.step("with_options")
-        options = set_by.argument("options", 0) if set_by is not None else None
-        if self.step("apply") is not None or (set_by is not None and (options is None or options.call is None)):
+        options = set_by.argument("options", 0) if set_by is not None else MISSING
+        if self.step("apply") is not None or (set_by is not None and options.call is None):
             return ""
-        distribute = options.parts.get("experimental_distribute") if options is not None else None
-        policy = distribute.parts.get("auto_shard_policy") if distribute is not None else None
+        policy = options.parts.get("experimental_distribute", MISSING).parts.get("auto_shard_policy")
         return "AUTO" if policy is None else policy.name.rpartition(".")[2].strip("?")
 
     @property

@@ -22,6 +22,7 @@ from train.lint.names import canonical, is_in, kind_of
 from train.lint.operations import added, element, join, joined, marks_of_result, result_of, table
 from train.lint.values import (
     DIFFERS,
+    MISSING,
     Call,
     Const,
     Frame,
@@ -398,7 +399,7 @@ class _Tracer:
             return unknown(union(args) & DIFFERS)
         if func.call is not None or func.of is not None:
             return self._outside(f"{func.name}.__call__", func, node, given)
-        return self._outside(func.name, None, node, given)
+        return self._outside(func.name, MISSING, node, given)
 
     def _instance(self, cls: Scope, node: ast.expr, given: Call) -> Value:
         base = canonical(cls.outside)
@@ -436,7 +437,7 @@ class _Tracer:
             items.items.update(given.keywords)
             items.exact = False
 
-    def _outside(self, name: str, receiver: Value | None, node: ast.expr, given: Call) -> Value:
+    def _outside(self, name: str, receiver: Value, node: ast.expr, given: Call) -> Value:
         """Record a call of a function outside the sources."""
         args = given.args
         if name in ("os.environ.get", "os.getenv"):
@@ -451,7 +452,7 @@ class _Tracer:
         if is_in("exits", name):
             self._record("leave", node, left=call.loops)
             raise _ProgramEnd
-        given_scope = any(item.name.endswith(".scope()") for item in (*call.everything(), receiver or Value()))
+        given_scope = any(item.name.endswith(".scope()") for item in (*call.everything(), receiver))
         if given_scope or call.method == "experimental_set_strategy":
             self._scopes.append(None)  # it may be entered
         self._run_functions(call, node)
@@ -484,11 +485,11 @@ class _Tracer:
         functions: list[Value] = []
         for callback in given.items.values() if isinstance(given, Items) else ():
             if callback.cls is not None:
-                callback.parts.setdefault("model", call.receiver or unknown())
+                callback.parts.setdefault("model", call.receiver)
                 methods = [name for name in callback.cls.frame.names if _CALLBACK_METHODS.match(name)]
                 functions += [self._find_attribute(callback, name) for name in methods]
-            elif callback.call is not None and callback.call.method == "LambdaCallback":
-                functions += callback.call.everything()
+            elif callback.made.method == "LambdaCallback":
+                functions += callback.made.everything()
         with self._under(self._guard("loop", node)):
             for function in functions:
                 if isinstance(function, Function):
@@ -754,8 +755,8 @@ class _Tracer:
             value = self.evaluate(item.context_expr)
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, value)
-            if value.call is not None and value.call.method == "scope":
-                self._scopes.append(value.call.receiver if kind_of(value.call.receiver) == "strategy" else None)
+            if value.made.method == "scope":
+                self._scopes.append(value.made.receiver if kind_of(value.made.receiver) == "strategy" else None)
             elif value.call is None or value.call.name.startswith("?"):
                 self._scopes.append(None)
         end = self._run(node.body)
@@ -805,7 +806,7 @@ def _parameters(function: Function, given: Call) -> dict[str, Value]:
     return result
 
 
-def _passed_on(args: Value | None, keywords: Value | None) -> Call:
+def _passed_on(args: Value, keywords: Value) -> Call:
     """Return the arguments that ``strategy.run`` passes on."""
     is_exact = all(is_none(item) or (isinstance(item, Items) and item.exact) for item in (args, keywords))
     plain = [*args.items.values()] if isinstance(args, Items) and args.exact else []

@@ -20,7 +20,7 @@ from train.lint.script import (
     severity,
     violation,
 )
-from train.lint.values import DIFFERS, Call, Const, Guard, Items, Mark, Value, inner, is_none, text
+from train.lint.values import DIFFERS, MISSING, NO_CALL, Call, Const, Guard, Items, Mark, Value, inner, is_none, text
 
 _STEPS = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
 _EFFECTS = {
@@ -60,9 +60,8 @@ _PARAMETERS = {
 @rule("MW201")
 def _model(script: Script) -> Iterator[Violation]:
     for call in script.of("model", "fit", "fit_generator", "train_on_batch", "__call__"):
-        made = call.receiver.call if call.receiver is not None else None
-        late = any(strategy.order < call.order for strategy in script.multi)
-        if made is not None and late and (call.replica or call.method != "__call__") and _outside(script, made):
+        made, late = call.receiver.made, any(strategy.order < call.order for strategy in script.multi)
+        if late and (call.replica or call.method != "__call__") and _outside(script, made):
             yield violation(made, "", severity(call, ERROR), near=call)
 
 
@@ -74,21 +73,20 @@ def _outside(script: Script, call: Call) -> bool:
 @rule("MW202")
 def _optimizer(script: Script) -> Iterator[Violation]:
     for call in script.of("optimizer", "apply_gradients") if script.keras_3 is not False else ():
-        made = call.receiver.call if call.receiver is not None and call.replica else None
-        if made is not None and _outside(script, made):
-            yield violation(made, "optimizer", ERROR if script.keras_3 else WARNING)
+        if call.replica and _outside(script, call.receiver.made):
+            yield violation(call.receiver.made, "optimizer", ERROR if script.keras_3 else WARNING)
     for call in script.of("model", "compile"):
         for value in inner(call.argument("metrics", 2)) if script.shared(call.receiver) else ():
-            if value.call is not None and kind_of(value) == "metric" and _outside(script, value.call):
-                yield violation(value.call, "metric")
+            if kind_of(value) == "metric" and _outside(script, value.made):
+                yield violation(value.made, "metric")
 
 
 @rule("MW203")
 def _variables(script: Script) -> Iterator[Violation]:
     for call in script.calls("gradient", "minimize"):
-        given = call.argument("sources" if call.method == "gradient" else "var_list", 1) if call.replica else None
-        for made in (value.call for value in inner(given)):
-            if made is not None and made.name == "tensorflow.Variable" and script.outside(made):
+        given = call.argument("sources" if call.method == "gradient" else "var_list", 1)
+        for made in (value.made for value in inner(given)):
+            if call.replica and made.name == "tensorflow.Variable" and script.outside(made):
                 yield violation(made)
 
 
@@ -102,10 +100,10 @@ def _gradients(script: Script) -> Iterator[Violation]:
 @rule("MW205")
 def _reduction(script: Script) -> Iterator[Violation]:
     for call in script.of("loss", "__call__") if script.multi else ():
-        made = call.receiver.call if call.receiver is not None and call.replica else None
-        given = made.keywords.get("reduction") if made is not None else None
+        made = call.receiver.made
+        given = made.keywords.get("reduction")
         name = "auto" if given is None else text(given) or given.name.rpartition(".")[2].lower()
-        if made is not None and not made.starred and name in ("auto", "sum_over_batch_size", "mean"):
+        if call.replica and not made.starred and name in ("auto", "sum_over_batch_size", "mean"):
             yield violation(made.location, method=made.method)
 
 
@@ -116,15 +114,14 @@ def _uses(script: Script) -> Iterator[tuple[Call, Value, str]]:
     """Yield the data sets that models use, and the argument with the number of their batches."""
     for call in script.of("model", *_STEPS):
         given = {"x": _STEPS[call.method]} | ({"validation_data": "validation_steps"} if call.method == "fit" else {})
-        values = ((argument(call, name), steps) for name, steps in given.items() if not call.starred)
-        yield from ((call, value, steps) for value, steps in values if value is not None)
+        yield from ((call, argument(call, name), steps) for name, steps in given.items() if not call.starred)
 
 
 def _divided(script: Script) -> Iterator[tuple[Call, Chain, bool]]:
     """Yield the data sets that TensorFlow divides among the workers, and whether they are for training."""
     used = [(call, value, steps) for call, value, steps in _uses(script) if script.shared(call.receiver)]
     given = [call for call in script.of("strategy", "experimental_distribute_dataset") if is_multi(call.receiver)]
-    used += [(call, call.argument("dataset", 0) or Value(), "") for call in given]
+    used += [(call, call.argument("dataset", 0), "") for call in given]
     for call, value, steps in used if script.workers > 1 else ():
         chain = chain_of(value)
         if chain is not None and not chain.distributed:
@@ -184,10 +181,10 @@ def _runs_out(script: Script) -> Iterator[Violation]:
     for call in script.of("model", "fit"):
         steps, data = argument(call, "steps_per_epoch"), argument(call, "x")
         # The number may be exact if it is unknown.
-        is_given = steps is not None and not is_none(steps) and not steps.marks & (Mark.UNKNOWN | Mark.REPLICAS)
-        if is_given and data is not None and not call.starred and _has_epochs(call):
+        is_given = not is_none(steps) and not steps.marks & (Mark.UNKNOWN | Mark.REPLICAS)
+        if is_given and not call.starred and _has_epochs(call):
             makes_data = is_in("takes_input_context", data.name)
-            chain = chain_of(data.call.returned if data.call is not None and makes_data else data)
+            chain = chain_of(data.made.returned if makes_data else data)
             if chain is not None and chain.finite and not chain.step("apply", "repeat"):
                 yield violation(call, "creator" if makes_data else "pass")
 
@@ -201,13 +198,13 @@ def _has_epochs(call: Call) -> bool:
 def _batches(script: Script) -> Iterator[tuple[Call, Value]]:
     """Yield the sizes of batches for all workers together."""
     for _, chain, trains in _divided(script):
-        call = chain.step("batch", "padded_batch")
-        size = call.argument("batch_size", 0) if call is not None and not call.starred else None
-        if trains and call is not None and size is not None and not chain.sharded and chain.policy != "OFF":
+        call = chain.step("batch", "padded_batch") or NO_CALL
+        size = call.argument("batch_size", 0)
+        if trains and not call.starred and not is_none(size) and not chain.sharded and chain.policy != "OFF":
             yield call, size
     for call in script.trainings:
         size = argument(call, "batch_size")
-        if size is not None and not is_none(size) and not call.starred and script.workers > 1:
+        if not is_none(size) and not call.starred and script.workers > 1:
             yield call, size
 
 
@@ -223,11 +220,10 @@ def _batch(script: Script) -> Iterator[Violation]:
 def _rate(script: Script) -> Iterator[Violation]:
     grows = script.together and any(size.marks & Mark.REPLICAS for _, size in _batches(script))
     for call in script.of("model", "compile") if grows else ():
-        optimizer = call.argument("optimizer", 0)
-        made = optimizer.call if optimizer is not None and script.shared(call.receiver) else None
-        if made is not None and keras_name(made.name).rpartition(".")[2] == "SGD" and not made.starred:
+        made = call.argument("optimizer", 0).made
+        if script.shared(call.receiver) and keras_name(made.name).endswith("SGD") and not made.starred:
             rate = made.argument("learning_rate", 0)
-            if rate is None or (isinstance(rate, Const) and not rate.marks & Mark.REPLICAS):
+            if isinstance(rate, Const) and not rate.marks & Mark.REPLICAS:
                 yield violation(made)
 
 
@@ -246,8 +242,8 @@ def _is_unseeded(call: Call) -> bool:
     """Return whether a call shuffles in another order on each worker."""
     if call.method not in ("shuffle", "list_files") or call.starred:
         return False
-    given = call.argument("shuffle", 1) if call.method == "list_files" else None
-    shuffles = given is None or (isinstance(given, Const) and given.value is not False)
+    given = call.argument("shuffle", 1) if call.method == "list_files" else MISSING
+    shuffles = isinstance(given, Const) and given.value is not False
     return shuffles and is_none(call.argument("seed", 1 if call.method == "shuffle" else 2))
 
 
@@ -263,8 +259,7 @@ def _same_batches(script: Script) -> Iterator[Violation]:
 @rule("MW311")
 def _servers(script: Script) -> Iterator[Violation]:
     for call in script.of("model", "fit") if not script.multi else ():
-        made = call.receiver.call if call.receiver is not None else None
-        served = made is not None and any(scope.call in script.parameter_server for scope in made.scopes)
+        served = any(scope.call in script.parameter_server for scope in call.receiver.made.scopes)
         if served and not call.starred and is_none(argument(call, "steps_per_epoch")):
             yield violation(call)
 
@@ -284,14 +279,14 @@ def _is_collective(script: Script, call: Call) -> bool:
         return is_multi(call.receiver) and _COLLECTIVE[call.method] == "step"
     if kind_of(call.receiver) == "model":
         return script.shared(call.receiver)
-    made = call.receiver.call if call.receiver is not None else None
-    return made is not None and made.name in _SAVERS and any(map(script.shared, _held(made)))
+    made = call.receiver.made
+    return made.name in _SAVERS and any(map(script.shared, _held(made)))
 
 
 def _held(saver: Call) -> list[Value]:
     """Return the contents of a checkpoint or of its manager."""
     values = [value for item in saver.everything() for value in inner(item)]
-    inside = [value.call for value in values if value.call is not None and value.call.name == _SAVERS[0]]
+    inside = [value.made for value in values if value.made.name == _SAVERS[0]]
     return [*values, *(value for call in inside for value in _held(call) if call is not saver)]
 
 
@@ -349,10 +344,9 @@ def _apart(script: Script) -> Iterator[Violation]:
 def _threads(script: Script) -> Iterator[Violation]:
     last = max((call.order for call in _collectives(script)), default=0)
     for call in script.calls("start"):
-        thread = call.receiver or Value()
-        made = thread.call
-        if made is not None and made.name in ("threading.Thread", "threading.Timer") and not made.starred:
-            daemon = thread.parts.get("daemon") or made.keywords.get("daemon") or Const(value=False)
+        made = call.receiver.made
+        if made.name in ("threading.Thread", "threading.Timer") and not made.starred:
+            daemon = call.receiver.parts.get("daemon") or made.keywords.get("daemon") or Const(value=False)
             if call.order <= last and isinstance(daemon, Const) and not daemon.value:
                 yield violation(made.location)
 
@@ -374,14 +368,14 @@ def _same_path(script: Script) -> Iterator[Violation]:
         chosen = any(guard.marks & Mark.ROLE for guard in call.guards)
         if _effect(call) == "save" and not chosen and call.sure and not call.starred:
             path = _path(call)
-            if path is not None and not path.marks & _SEPARATE:
+            if not is_none(path) and not path.marks & _SEPARATE:
                 yield violation(call)
 
 
-def _path(call: Call) -> Value | None:
+def _path(call: Call) -> Value:
     """Return the path of a save."""
-    owner = call.receiver.call if call.receiver is not None else None
-    if call.method == "save" and owner is not None and owner.method == "CheckpointManager":
+    owner = call.receiver.made
+    if call.method == "save" and owner.method == "CheckpointManager":
         return owner.argument("directory", 1)
     if call.name == "tensorflow.saved_model.save":
         return call.argument("export_dir", 1)
@@ -393,9 +387,8 @@ def _directories(script: Script) -> Iterator[tuple[Call, Value]]:
     """Yield the directories from which a restarted script continues."""
     for call in script.calls() if script.multi or script.parameter_server else ():
         parameter = _PARAMETERS.get(keras_name(call.name) or call.name)
-        value = call.argument(*parameter) if parameter else None
-        if value is not None:
-            yield call, value
+        if parameter:
+            yield call, call.argument(*parameter)
 
 
 @rule("MW403")
@@ -422,8 +415,9 @@ def _nothing_saved(script: Script) -> Iterator[Violation]:
         return
     repeated = any(save.loops for save in script.of("model", "save", "save_weights"))
     for call in script.trainings:
-        given = argument(call, "callbacks") or Items()
-        kinds = [keras_name(callback.call.name) if callback.call is not None else "" for callback in _listed(given)]
+        given = argument(call, "callbacks")
+        given = Items() if is_none(given) else given
+        kinds = [keras_name(callback.made.name) for callback in inner(given, 1) if callback is not given]
         keeps_none = all(
             name.startswith("callbacks.") and not name.endswith(("BackupAndRestore", "LambdaCallback"))
             for name in kinds
@@ -432,10 +426,6 @@ def _nothing_saved(script: Script) -> Iterator[Violation]:
         if is_known and keeps_none and _has_epochs(call):
             saver = "ModelCheckpoint" if "callbacks.ModelCheckpoint" in kinds else "a callback" if repeated else ""
             yield violation(call, "unused" if saver else "none", saver=saver)
-
-
-def _listed(value: Value) -> list[Value]:
-    return [*value.items.values()] if isinstance(value, Items) else []
 
 
 def _restores(call: Call) -> bool:
@@ -458,8 +448,8 @@ def _no_optimizer(script: Script) -> Iterator[Violation]:
 @rule("MW407")
 def _counted_late(script: Script) -> Iterator[Violation]:
     for save in script.calls("save"):
-        made = save.receiver.call if save.receiver is not None and save.loops else None
-        held = _held(made) if made is not None and made.name in _SAVERS else []
+        made = save.receiver.made
+        held = _held(made) if save.loops and made.name in _SAVERS else []
         counts = [call for call in script.calls("assign", "assign_add") if call.receiver in held]
         early = [call.receiver for call in counts if call.order < save.order and save.loops[-1] in call.loops]
         for count in counts:

@@ -92,6 +92,11 @@ class Value:
     of: Value | None = None
     parts: dict[str, Value] = field(default_factory=dict)
 
+    @property
+    def made(self) -> Call:
+        """The call that created it; one without a name, with unknown arguments and scopes, if it is unknown."""
+        return self.call or NO_CALL
+
 
 @dataclass(eq=False)
 class Call:
@@ -107,7 +112,7 @@ class Call:
         name: Full name of the function: ``tensorflow.data.Dataset.batch``, independent of aliases.
         order: Increases with each event.
         location: Its location.
-        receiver: The object of a method.
+        receiver: The object of a method; MISSING: it is a function.
         scopes: Strategies whose scope contains it.
         has_known_scope: False if it may be in an unknown scope.
         guards: Conditions, outermost first.
@@ -122,7 +127,7 @@ class Call:
     name: str = ""
     order: int = 0
     location: Location = field(default_factory=lambda: Location("", 1, 1))
-    receiver: Value | None = None
+    receiver: Value = field(default_factory=lambda: MISSING)
     scopes: tuple[Value, ...] = ()
     has_known_scope: bool = True
     guards: tuple[Guard, ...] = ()
@@ -130,11 +135,11 @@ class Call:
     returned: Value | None = None
     left: tuple[int, ...] = ()
 
-    def argument(self, name: str, position: int = -1) -> Value | None:
-        """Return an argument by its name or position (from 0); None if it is not given."""
+    def argument(self, name: str, position: int = -1) -> Value:
+        """Return an argument by its name or position (from 0); MISSING if it is not given."""
         if name in self.keywords:
             return self.keywords[name]
-        return self.args[position] if 0 <= position < len(self.args) else None
+        return self.args[position] if 0 <= position < len(self.args) else MISSING
 
     def everything(self) -> list[Value]:
         """Return all arguments."""
@@ -167,6 +172,10 @@ class Const(Value):
     """A constant of the script."""
 
     value: object = None
+
+
+MISSING: Const = Const()
+NO_CALL = Call(starred=True, has_known_scope=False)
 
 
 @dataclass(eq=False)
@@ -259,17 +268,16 @@ def text(value: Value | None) -> str | None:
     return value.value if isinstance(value, Const) and isinstance(value.value, str) else None
 
 
-def is_none(value: Value | None) -> bool:
+def is_none(value: Value) -> bool:
     """Return whether a value is missing or certainly None."""
-    return value is None or (isinstance(value, Const) and value.value is None)
+    return isinstance(value, Const) and value.value is None
 
 
-def inner(value: Value | None, depth: int = 4) -> Iterator[Value]:
+def inner(value: Value, depth: int = 4) -> Iterator[Value]:
     """Yield a value and, of a list or dictionary, the values in it."""
-    if value is not None:
-        yield value
-        for part in value.items.values() if isinstance(value, Items) and depth else ():
-            yield from inner(part, depth - 1)
+    yield value
+    for part in value.items.values() if isinstance(value, Items) and depth else ():
+        yield from inner(part, depth - 1)
 
 
 # --- conditions: which task this is, whether there is a cluster, or the value of a constant -------------------------
@@ -336,10 +344,7 @@ def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
         names = {text(each) for each in (other.items.values() if isinstance(other, Items) else [other])}
         types = {"outside": _BESIDE, "chief": {"chief", "master"}}
         meaning = next((meaning for meaning, listed in types.items() if names and names <= listed), "")
-        result = (
-            Value(meaning="inside")
-            if "worker" in names and None not in names
-            else Value(marks=marks, meaning=meaning)
-        )
+        is_inside = "worker" in names and None not in names
+        result = Value(meaning="inside") if is_inside else Value(marks=marks, meaning=meaning)
         return negated(result) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else result
     return Value(marks=marks, meaning=meaning)
