@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import IntEnum
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
-from train.lint import names
+from train.lint import names, operations
 from train.lint.names import canonical, is_in, kind_of
 from train.lint.operations import added, element, join, joined, marks_of_result, result_of, table
 from train.lint.values import (
@@ -33,15 +32,9 @@ from train.lint.values import (
     Mark,
     Scope,
     Value,
-    any_of,
-    both,
-    compared,
-    condition_of,
-    is_none,
-    negated,
+    inner,
     sequence,
     text,
-    truth,
     union,
     unknown,
 )
@@ -90,12 +83,11 @@ def trace(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry
         entry: The script.
     """
     tracer = _Tracer(trees, texts, entry)
-    try:
-        tracer.execute(entry)
-    except _ProgramEnd:
-        pass
-    except (_TooLargeError, RecursionError):
-        return Trace(tracer.events, complete=False)
+    with suppress(_ProgramEnd):
+        try:
+            tracer.execute(entry)
+        except (_TooLargeError, RecursionError):
+            return Trace(tracer.events, complete=False)
     return Trace(tracer.events, complete=True)
 
 
@@ -152,8 +144,8 @@ class _Tracer:
 
     def _arms(self, node: _Node, test: Value) -> tuple[Guard, Guard]:
         """Return the two arms of a condition."""
-        first = self._guard("if", node, test.marks, condition_of(test))
-        return first, first._replace(arm=1, meaning=condition_of(negated(test)))
+        first = self._guard("if", node, test.marks, operations.condition_of(test))
+        return first, first._replace(arm=1, meaning=operations.condition_of(operations.negated(test)))
 
     @contextmanager
     def _under(self, *guards: Guard) -> Iterator[None]:
@@ -270,7 +262,7 @@ class _Tracer:
     def _unaryop(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
-            return negated(value)
+            return operations.negated(value)
         if isinstance(node.op, ast.USub) and isinstance(value, Const) and isinstance(value.value, int):
             return Const(value=-value.value)
         return Value(marks=value.marks)
@@ -280,20 +272,20 @@ class _Tracer:
         result = [self.evaluate(node.values[0])]
         guards: list[Guard] = []
         for operand in node.values[1:]:
-            holds = truth(result[-1])
+            holds = operations.truth(result[-1])
             if holds is is_or:
                 break
             guards += [self._arms(node, result[-1])[is_or]] if holds is None else []
             result.append(self._evaluate_under(guards, operand))
-        if all(truth(value) is not None for value in result):
+        if all(operations.truth(value) is not None for value in result):
             return result[-1]
         if not is_or:
-            return both(result)
+            return operations.both(result)
         # A condition on the task; otherwise one of the values.
         of_task = any(value.marks & Mark.ROLE and value.meaning not in ("index", "task") for value in result)
         if of_task or result[0].meaning in ("has_tf_config", "no_tf_config"):
-            return any_of(result)
-        return join([value for value in result if truth(value) is not False])
+            return operations.any_of(result)
+        return join([value for value in result if operations.truth(value) is not False])
 
     def _compare(self, node: ast.Compare) -> Value:
         left, *values = [self.evaluate(item) for item in (node.left, *node.comparators)]
@@ -307,14 +299,14 @@ class _Tracer:
         if isinstance(op, ast.In | ast.NotIn) and right.meaning in ("cluster", "tf_config"):
             return Value()
         meanings = {left.meaning, right.meaning}
-        result = compared(left, op, right)
+        result = operations.compared(left, op, right)
         if "index" in meanings or ("type" in meanings and result.meaning in ("chief", "not_chief")):
             self._record("test", node, Value(meaning="index" if "index" in meanings else "type"))
         return result
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.evaluate(node.test)
-        holds = truth(test)
+        holds = operations.truth(test)
         if holds is not None:
             return self.evaluate(node.body if holds else node.orelse)
         first, second = self._arms(node, test)
@@ -474,19 +466,20 @@ class _Tracer:
                 self._enter(main, Call(starred=True))
         elif isinstance(first, Function) and kind == "strategy" and call.method in ("run", "experimental_run_v2"):
             outer, self._replica = self._replica, True
-            call.returned = self._enter(first, _passed_on(call.argument("args", 1), call.argument("kwargs", 2)))
+            call.returned = self._enter(
+                first, operations.passed_on(call.argument("args", 1), call.argument("kwargs", 2))
+            )
             self._replica = outer
         elif isinstance(first, Function) and is_in("takes_input_context", call.name):
             call.returned = self._enter(first, Call([Value("input_context")]))
 
     def _run_callbacks(self, call: Call, node: ast.expr) -> None:
         """Run the callbacks of a training."""
-        given = call.argument("callbacks", 5 if call.method == "fit" else -1)
         functions: list[Value] = []
-        for callback in given.items.values() if isinstance(given, Items) else ():
+        for callback in inner(call.argument("callbacks", 5 if call.method == "fit" else -1), 1):
             if callback.cls is not None:
                 callback.parts.setdefault("model", call.receiver)
-                methods = [name for name in callback.cls.frame.names if _CALLBACK_METHODS.match(name)]
+                methods = filter(_CALLBACK_METHODS.match, callback.cls.frame.names)
                 functions += [self._find_attribute(callback, name) for name in methods]
             elif callback.made.method == "LambdaCallback":
                 functions += callback.made.everything()
@@ -498,10 +491,10 @@ class _Tracer:
     def _enter(self, function: Function, given: Call) -> Value:
         """Run a function of the sources; return its result."""
         node = function.node
-        shared = _shared_names(node)
+        shared = operations.shared_names(node)
         if len(self._stack) >= _DEEPEST or node in self._stack or shared is None:
             return unknown()
-        frame = Frame(function.frame.module, _parameters(function, given), function.frame, shared)
+        frame = Frame(function.frame.module, operations.parameters(function, given), function.frame, shared)
         outer = self._frame, self._scopes, self._outer_loops
         self._frame, self._scopes, self._outer_loops = frame, list(self._scopes), len(self._loops())
         self._stack.append(node)
@@ -535,22 +528,11 @@ class _Tracer:
 
     def _module(self, parts: Sequence[str], level: int = 0) -> Scope | None:
         """Run and return a module of the sources, as an import with this number of dots; None: another module."""
-        here = self._frame.module.split("/")
-        if level:
-            return self._module_in("/".join(here[:-level]), parts) if level <= len(here) else None
-        return self._module_in(posixpath.dirname(self._entry), parts) or self._module_in("", parts)
-
-    def _module_in(self, directory: str, parts: Sequence[str]) -> Scope | None:
-        """Return the module `parts` below a directory, after its parent packages."""
         result: Scope | None = None
-        for depth in range(1, len(parts) + 1):
-            path = posixpath.join(directory, *parts[:depth])
-            files = [name for name in (f"{path}/__init__.py", f"{path}.py") if name in self._trees]
-            if not files and not any(other.startswith(f"{path}/") for other in self._trees):
-                return None
-            parent, result = result, self.execute(files[0] if files else f"{path}/__init__.py")
+        for name, file in operations.module_files(self._trees, self._entry, self._frame.module, parts, level):
+            parent, result = result, self.execute(file)
             if parent is not None:
-                parent.frame.names.setdefault(parts[depth - 1], result)
+                parent.frame.names.setdefault(name, result)
         return result
 
     def _import(self, node: ast.Import) -> None:
@@ -678,7 +660,7 @@ class _Tracer:
 
     def _if(self, node: ast.If) -> _End:
         test = self.evaluate(node.test)
-        holds = truth(test)
+        holds = operations.truth(test)
         if holds is not None:
             is_main = any(isinstance(item, ast.Name) and item.id == "__name__" for item in ast.walk(node.test))
             with self._under(*([self._guard("main", node)] if is_main else [])):
@@ -700,7 +682,7 @@ class _Tracer:
         self._run_branches([self._guard("if", node, subject.marks) for _ in bodies], bodies, subject.marks)
 
     def _try(self, node: ast.Try) -> _End:
-        caught = tuple(name for handler in node.handlers for name in _exceptions(handler.type))
+        caught = tuple(name for handler in node.handlers for name in operations.exceptions(handler.type))
         end = self._run_block(self._guard("try", node)._replace(caught=caught), node.body)
         ends = [end if end is not _End.NEXT else self._run(node.orelse)]
         done = self._frame.names
@@ -728,10 +710,10 @@ class _Tracer:
     def _while(self, node: ast.While) -> _End:
         self._forget_counters(node)
         test = self.evaluate(node.test)
-        if truth(test) is not False:
-            guard = self._guard("loop", node, test.marks, condition_of(test))
+        if operations.truth(test) is not False:
+            guard = self._guard("loop", node, test.marks, operations.condition_of(test))
             if self._loop(node, guard) is _End.EXIT:
-                return _passed(_End.EXIT) if truth(test) else _End.NEXT
+                return _passed(_End.EXIT) if operations.truth(test) else _End.NEXT
         return self._run(node.orelse)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, guard: Guard, value: Value | None = None) -> _End:
@@ -780,48 +762,8 @@ class _Tracer:
         self._frame.bind(node.name, Scope(frame=frame, bases=bases))
 
 
-@lru_cache(maxsize=1024)
-def _shared_names(node: ast.AST) -> frozenset[str] | None:
-    """Return the names that a function declares global or nonlocal; None: it is a generator."""
-    inner = list(ast.walk(node))
-    if any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inner):
-        return None
-    return frozenset(name for item in inner if isinstance(item, ast.Global | ast.Nonlocal) for name in item.names)
-
-
-def _parameters(function: Function, given: Call) -> dict[str, Value]:
-    """Return the parameters of a function in a call."""
-    parameters = function.node.args
-    plain = [argument.arg for argument in (*parameters.posonlyargs, *parameters.args)]
-    named = [*plain, *(argument.arg for argument in parameters.kwonlyargs)]
-    args = [*([function.owner] if function.owner is not None else []), *given.args]
-    defaults = {} if given.starred else function.defaults
-    result = {name: defaults.get(name) or unknown() for name in named} | dict(zip(plain, args, strict=False))
-    result |= {name: value for name, value in given.keywords.items() if name in named}
-    if parameters.vararg is not None:
-        result[parameters.vararg.arg] = sequence(args[len(plain) :], exact=not given.starred)
-    if parameters.kwarg is not None:
-        rest = {name: value for name, value in given.keywords.items() if name not in named}
-        result[parameters.kwarg.arg] = Items(marks=union(rest.values()), items=rest, exact=not given.starred)
-    return result
-
-
-def _passed_on(args: Value, keywords: Value) -> Call:
-    """Return the arguments that ``strategy.run`` passes on."""
-    is_exact = all(is_none(item) or (isinstance(item, Items) and item.exact) for item in (args, keywords))
-    plain = [*args.items.values()] if isinstance(args, Items) and args.exact else []
-    return Call(plain, keywords.items if isinstance(keywords, Items) else {}, not is_exact)
-
-
 def _passed(end: _End) -> _End:
     """Return the end of a block; the end of the program ends the blocks around it as well."""
     if end is _End.EXIT:
         raise _ProgramEnd
     return end
-
-
-def _exceptions(node: ast.expr | None) -> list[str]:
-    """Return the names of the exceptions that a handler catches; ``*``: all."""
-    items = node.elts if isinstance(node, ast.Tuple) else [node]
-    caught = [ast.unparse(item).rpartition(".")[2] if item is not None else "*" for item in items]
-    return ["*" if name in ("Exception", "BaseException") else name for name in caught]

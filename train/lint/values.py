@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import reduce
@@ -278,73 +276,3 @@ def inner(value: Value, depth: int = 4) -> Iterator[Value]:
     yield value
     for part in value.items.values() if isinstance(value, Items) and depth else ():
         yield from inner(part, depth - 1)
-
-
-# --- conditions: which task this is, whether there is a cluster, or the value of a constant -------------------------
-
-_OPPOSITES = {"chief": "not_chief", "outside": "inside", "has_tf_config": "no_tf_config"}
-_OPPOSITES |= {other: name for name, other in _OPPOSITES.items()}
-_OF_THE_JOB = ("tf_config", "task", "cluster")
-_OF_THE_TASK = ("index", "type", *_OF_THE_JOB)
-_AS_CONDITION = {"index": "not_chief", **dict.fromkeys(_OF_THE_JOB, "has_tf_config")}
-_BESIDE = {"ps", "evaluator"}  # tasks that take no part in the collective operations of the workers
-_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-}  # fmt: skip
-
-
-def condition_of(value: Value) -> str:
-    """Return what is known about the task if a value is true."""
-    return _AS_CONDITION.get(value.meaning, value.meaning)
-
-
-def truth(value: Value) -> bool | None:
-    """Return the truth of a condition; None if unknown."""
-    return bool(value.value) if isinstance(value, Const) else None
-
-
-def negated(value: Value) -> Value:
-    """Return `not value`; whether there is a task at all is the same for all tasks."""
-    holds = truth(value)
-    if holds is not None:
-        return Const(marks=value.marks, value=not holds)
-    marks = Mark.NONE if value.meaning in _OF_THE_JOB else value.marks
-    return Value(marks=marks, meaning=_OPPOSITES.get(condition_of(value), ""))
-
-
-def both(values: Sequence[Value]) -> Value:
-    """Return `a and b`."""
-    names = [condition_of(value) for value in values]
-    strongest = (name for name in ("outside", "chief", "not_chief", "no_tf_config", "has_tf_config") if name in names)
-    return Value(marks=union(values), meaning=next(strongest, ""))
-
-
-def any_of(values: Sequence[Value]) -> Value:
-    """Return `a or b`."""
-    names = {condition_of(value) for value in values if value.marks & Mark.ROLE}
-    return Value(marks=union(values), meaning=names.pop() if len(names) == 1 else "")
-
-
-def compared(left: Value, op: ast.cmpop, right: Value) -> Value:
-    """Return `left op right`."""
-    marks = left.marks | right.marks
-    if isinstance(left, Const) and isinstance(right, Const) and type(op) in _ORDER:
-        with suppress(TypeError):
-            return Const(marks=marks, value=bool(_ORDER[type(op)](left.value, right.value)))
-    swapped = right.meaning in _OF_THE_TASK
-    item, other = (right, left) if swapped else (left, right)
-    if item.meaning in _OF_THE_TASK and is_none(other):
-        return Value(meaning="no_tf_config" if isinstance(op, ast.Is | ast.Eq) else "has_tf_config")
-    meaning = ""
-    if item.meaning == "index" and isinstance(other, Const) and other.value in (0, "0"):
-        above = ast.Lt if swapped else ast.Gt
-        meaning = "chief" if isinstance(op, ast.Eq) else "not_chief" if isinstance(op, ast.NotEq | above) else ""
-    elif item.meaning == "type":
-        names = {text(each) for each in (other.items.values() if isinstance(other, Items) else [other])}
-        types = {"outside": _BESIDE, "chief": {"chief", "master"}}
-        meaning = next((meaning for meaning, listed in types.items() if names and names <= listed), "")
-        is_inside = "worker" in names and None not in names
-        result = Value(meaning="inside") if is_inside else Value(marks=marks, meaning=meaning)
-        return negated(result) if isinstance(op, ast.NotEq | ast.NotIn | ast.IsNot) else result
-    return Value(marks=marks, meaning=meaning)
