@@ -35,18 +35,16 @@ from train.agent.gang.reconciler import (
     Claim,
     Claimed,
     Closed,
-    EndScheduled,
     EndTask,
     Exited,
     Failed,
     FetchCheckpoint,
     Finish,
     HeldAtGate,
+    HostAnnounced,
     InspectTask,
-    MaintenanceScheduled,
     OpenGate,
     PortsProbed,
-    Preempted,
     ProbePorts,
     Reserve,
     Reserved,
@@ -221,7 +219,7 @@ class World:
                 self._turn(host, node, actions)
                 self._pulse(host, host.life)
                 self._hold(host, host.held_snapshot)
-                self.feed(host, EndScheduled(self.lifetime_end))
+                self.announce(host, end_at=self.lifetime_end)
 
         return born
 
@@ -235,6 +233,18 @@ class World:
             return
         node, actions = election.step(host.node, event, self.now)
         self._turn(host, node, actions)
+
+    def announce(self, host: Host, **changes: object) -> None:
+        """Announce changes of a host by its cloud; a frozen supervisor reads them later."""
+        if host.frozen:
+            self._announce_later(host, 0.5, **changes)
+        elif host.node is not None:
+            fields = {name: getattr(host.node.slot.status, name) for name in HostAnnounced._fields}
+            self.feed(host, HostAnnounced(**{**fields, **changes}))
+
+    def _announce_later(self, host: Host, seconds: float, **changes: object) -> None:
+        life = host.life
+        self.at(seconds, lambda: self.announce(host, **changes) if host.life == life else None)
 
     def _turn(self, host: Host, node: Peer, actions: list[election.PeerAction]) -> None:
         host.node = node
@@ -375,7 +385,7 @@ class World:
             self._turn(host, node, actions)
             self._pulse(host, life)
             self._hold(host, host.held_snapshot)
-            self.feed(host, EndScheduled(self.lifetime_end))
+            self.announce(host, end_at=self.lifetime_end)
 
         self.at(0.3, again)
 
@@ -404,7 +414,7 @@ class World:
         if not host.up or host.done:
             return
         self.say(f"{host.name} is being preempted")
-        self.feed(host, Preempted())
+        self.announce(host, preempted=True)
 
         def taken() -> None:
             if host.up:
@@ -430,12 +440,12 @@ class World:
         node, actions = election.join(self.terms_of(host), host.name, fresh, self.now)
         self._turn(host, node, actions)
         self._pulse(host, host.life)
-        self.feed(host, EndScheduled(self.lifetime_end))
+        self.announce(host, end_at=self.lifetime_end)
 
     def maintain(self, host: Host, in_s: float) -> None:
         """Announce that a host is stopped for maintenance, and stop it then."""
         self.say(f"{host.name} is stopped for maintenance in {in_s:.1f} s")
-        self.feed(host, MaintenanceScheduled(True))
+        self.announce(host, leaving=True)
         self.at(in_s, lambda: self.kill_host(host))
 
     def end_lifetime(self, in_s: float) -> None:
@@ -443,7 +453,7 @@ class World:
         self.lifetime_end = end = self.now + in_s
         self.say(f"the lifetime ends in {in_s:.1f} s")
         for host in self.hosts.values():
-            self._later(host)(self.random.uniform(0.0, 1.0), EndScheduled(end))
+            self._announce_later(host, self.random.uniform(0.0, 1.0), end_at=end)
         self.at(in_s - 5.0, lambda: self._check_lifetime(end))
 
     def _check_lifetime(self, end: float) -> None:

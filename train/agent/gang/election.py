@@ -149,7 +149,7 @@ def resume(terms: JobTerms, local_slot: str, slot: Slot, last: DesiredState, rea
     if last.stage is Stage.RESULT:
         return _step_slot(peer, last)
     if local_slot == last.leader:
-        return _settle(*_lead(peer, Ending(Outcome.FAILED, local_slot, reason), {}, now), now)
+        return _settle(_lead(peer, Ending(Outcome.FAILED, local_slot, reason), {}, now), [], now)
     return _settle(peer, [Dial(last.leader)], now)
 
 
@@ -357,28 +357,21 @@ def _is_queued(peer: Peer) -> bool:
 
 
 def _can_continue(peer: Peer) -> bool:
-    desired_state = peer.slot.desired
-    policy = peer.terms.policy
-    if desired_state is None or not desired_state.started:
+    desired, policy = peer.slot.desired, peer.terms.policy
+    if desired is None or not desired.started:
         return False
-    if (
-        desired_state.stage is Stage.WAIT
-        or desired_state.trained
-        or stop.tolerates_preemption(policy, desired_state.preemptions)
-    ):
+    if desired.stage is Stage.WAIT or desired.trained or stop.tolerates_preemption(policy, desired.preemptions):
         return True
-    return policy.restart is not RestartPolicy.NEVER and desired_state.restarts < policy.restarts
+    return policy.restart is not RestartPolicy.NEVER and desired.restarts < policy.restarts
 
 
 def _stop_local_task(peer: Peer, reason: Reason) -> Step:
     """End the local task before a new leader is known."""
-    desired_state = peer.slot.desired
-    if desired_state is None or desired_state.stage in (Stage.WAIT, Stage.RESULT):
+    desired = peer.slot.desired
+    if desired is None or desired.stage in (Stage.WAIT, Stage.RESULT):
         return peer, []
-    grace_s = min(peer.terms.grace_s, defaults.KILL_AFTER_FAILURE_S)
-    return _step_slot(
-        peer, desired_state._replace(stage=Stage.STOP, reason=reason, first_failed_slot=peer.leader, grace_s=grace_s)
-    )
+    desired = desired._replace(stage=Stage.STOP, reason=reason, first_failed_slot=peer.leader)
+    return _step_slot(peer, desired._replace(grace_s=min(peer.terms.grace_s, defaults.KILL_AFTER_FAILURE_S)))
 
 
 def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
@@ -398,32 +391,23 @@ def _seek_leader(peer: Peer, actions: List[PeerAction], now: float) -> Step:
         return peer, [*actions, Dial(candidate)]
     reason = Reason(peer.lost.get(peer.leader, ""), ReasonKind.HOST_LOST)
     end = Ending(Outcome.FAILED, peer.leader, reason, host_lost=peer.leader in peer.lost)
-    peer, more = _lead(peer, end, dict(peer.lost), now)
-    return peer, [*actions, *more]
+    return _lead(peer, end, dict(peer.lost), now), actions
 
 
-def _lead(peer: Peer, end: Ending, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Step:
+def _lead(peer: Peer, end: Ending, lost: Dict[str, str], now: float, *, isolated: bool = False) -> Peer:
     last = peer.slot.desired
     if last is None:
-        return peer, []
+        return peer
     gang = scheduling.take_over(peer.terms, last, peer.local_slot, now, end=end, lost=lost, term=peer.term + 1)
     gang = gang._replace(isolated=isolated, job_deadline=peer.job_deadline)
-    peer = peer._replace(
-        mode=Mode.LEADING,
-        term=gang.term,
-        leader=peer.local_slot,
-        gang=gang,
-        joined=True,
-        passed_over=frozenset(),
-        candidate=peer.local_slot,
-    )
-    return peer, []
+    peer = peer._replace(mode=Mode.LEADING, term=gang.term, leader=peer.local_slot, candidate=peer.local_slot)
+    return peer._replace(gang=gang, joined=True, passed_over=frozenset())
 
 
 def _finish_isolated(peer: Peer, end: Ending, now: float) -> Step:
     """End the local part of the job with the result as far as it is known here."""
     lost = {member.slot: "" for member in peer.terms.slots if member.slot != peer.local_slot}
-    return _lead(peer, end, {**lost, **peer.lost}, now, isolated=True)
+    return _lead(peer, end, {**lost, **peer.lost}, now, isolated=True), []
 
 
 def _follow(peer: Peer, leader: str, term: int, now: float) -> Step:
@@ -431,19 +415,11 @@ def _follow(peer: Peer, leader: str, term: int, now: float) -> Step:
     if leader == peer.leader and peer.mode is Mode.FOLLOWING:
         return peer._replace(term=term), []
     reason = Reason(f"{_describe_slot(peer, leader)} leads the job now")
-    halted, actions = _stop_local_task(peer, reason)
-    peer = halted._replace(
-        mode=Mode.FOLLOWING,
-        leader=leader,
-        term=term,
-        gang=None,
-        joined=False,
-        mode_since=now,
-        candidate=leader,
-        probe_at=None,
-    )
+    peer, actions = _stop_local_task(peer, reason)
     lost = {slot: why for slot, why in peer.lost.items() if slot != leader}
-    return peer._replace(lost=lost, passed_over=frozenset()), [*actions, Dial(leader)]
+    peer = peer._replace(mode=Mode.FOLLOWING, leader=leader, term=term, mode_since=now, candidate=leader, lost=lost)
+    peer = peer._replace(gang=None, joined=False, probe_at=None, passed_over=frozenset())
+    return peer, [*actions, Dial(leader)]
 
 
 # --- messages of the others ----------------------------------------------------------------------------------------
@@ -473,34 +449,33 @@ def _has_priority(peer: Peer, claim: LeaderClaim) -> bool:
 
 
 def _claim(peer: Peer) -> LeaderClaim:
-    desired_state = peer.slot.desired
-    if peer.mode is Mode.SEEKING or desired_state is None or desired_state.leader != peer.leader:
+    desired = peer.slot.desired
+    if peer.mode is Mode.SEEKING or desired is None or desired.leader != peer.leader:
         return LeaderClaim(peer.term, peer.leader)
-    return LeaderClaim(peer.term, peer.leader, desired_state.running)
+    return LeaderClaim(peer.term, peer.leader, desired.running)
 
 
-def _accept_desired_state(peer: Peer, sender: str, desired_state: DesiredState, now: float) -> Step:
-    if sender != desired_state.leader or peer.slot.finished:
+def _accept_desired_state(peer: Peer, sender: str, desired: DesiredState, now: float) -> Step:
+    if sender != desired.leader or peer.slot.finished:
         return peer, []
-    ours = sender == peer.leader and desired_state.term == peer.term and peer.mode is not Mode.LEADING
+    ours = sender == peer.leader and desired.term == peer.term and peer.mode is not Mode.LEADING
     actions: List[PeerAction] = []
     if not ours:
-        is_new_term = sender == peer.leader and desired_state.term > peer.term
-        if not is_new_term and not _has_priority(
-            peer, LeaderClaim(desired_state.term, sender, desired_state.running)
-        ):
+        is_new_term = sender == peer.leader and desired.term > peer.term
+        claim = LeaderClaim(desired.term, sender, desired.running)
+        if not is_new_term and not _has_priority(peer, claim):
             return peer, []
         if peer.mode is Mode.SEEKING:  # the new leader ignored what was sent to it before it led
             peer = peer._replace(sent={slot: message for slot, message in peer.sent.items() if slot != sender})
-        peer, actions = _follow(peer, sender, desired_state.term, now)
+        peer, actions = _follow(peer, sender, desired.term, now)
         if sender in peer.connected:
             actions = [action for action in actions if not isinstance(action, Dial)]
     elif peer.mode is Mode.SEEKING:
         peer = peer._replace(mode=Mode.FOLLOWING, lost={})
     timeout_s = peer.terms.policy.timeout_s
-    if desired_state.stage is Stage.GO and timeout_s > 0 and peer.job_deadline is None:
+    if desired.stage is Stage.GO and timeout_s > 0 and peer.job_deadline is None:
         peer = peer._replace(job_deadline=now + timeout_s)
-    peer, more = _step_slot(peer._replace(joined=True, cut_off=False, newcomer=False), desired_state)
+    peer, more = _step_slot(peer._replace(joined=True, cut_off=False, newcomer=False), desired)
     return peer, [*actions, *more]
 
 

@@ -82,24 +82,18 @@ def visible(gpus: Sequence[str], given: Optional[str]) -> List[str]:
 
 def verdict(members: Sequence[Member], facts: Mapping[str, ReadinessFacts], pairs: Pairs) -> Readiness:
     """Decide whether the gang of `members` may start; all facts and every pair of `probed_tasks` must be known."""
-    reported = {member.task: facts[member.task] for member in members if member.task in facts}
-    problems = [
-        *_reachability_problems(members, pairs),
-        *_disk_problems(members, reported),
-        *_architecture_problems(members, reported),
-        *_version_problems(members, reported),
-        *_gpu_problems(members, reported),
-    ]
+    hosts = [(member, facts[member.task]) for member in members if member.task in facts]
+    problems = [*_reachability_problems(members, pairs), *_host_problems(hosts)]
     problems += [
         _Problem(f"{_label(member)} did not join", member.task, ReasonKind.NOT_JOINED)
         for member in members
-        if member.task not in reported
+        if member.task not in facts
     ]
     blamed = {problem.task for problem in problems}
     first = next(iter(blamed)) if len(blamed) == 1 else ""
     kind = problems[0].kind if problems else ReasonKind.OTHER
     texts = tuple(problem.text for problem in problems)
-    return Readiness(texts, tuple(_warnings(members, reported)), first, kind)
+    return Readiness(texts, tuple(_warnings(hosts)), first, kind)
 
 
 def _label(member: Member) -> str:
@@ -243,38 +237,49 @@ def _advice(clause: str, targets: Sequence[Member]) -> str:
 # --- properties of the hosts ---------------------------------------------------------------------------------------
 
 
-def _disk_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
-    for member in members:
-        host_facts = facts.get(member.task)
-        if host_facts is not None and host_facts.disk_free < DISK_RESERVE:
-            yield _Problem(
-                f"{_label(member)} has {readable_size(host_facts.disk_free)} of disk left for the job, less than "
-                f"{readable_size(DISK_RESERVE)}; free some space on the host",
-                member.task,
-                ReasonKind.DISK_FULL,
-            )
-
-
-def _disk_warnings(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[str]:
-    def free(host_facts: ReadinessFacts) -> str:
-        return readable_size(host_facts.disk_free) if DISK_RESERVE <= host_facts.disk_free < DISK_LOW else ""
-
-    groups = _group_by(members, facts, free)
-    groups.pop("", None)
-    if groups:
-        yield (f"disk space is low: {_format(groups)}; list ended jobs with fleet jobs, delete them with --prune")
-
-
+Hosts: TypeAlias = "Sequence[Tuple[Member, ReadinessFacts]]"
 Groups: TypeAlias = "Dict[str, List[Member]]"
+"""Members by a property of their hosts."""
 
 
-def _group_by(
-    members: Sequence[Member], facts: Mapping[str, ReadinessFacts], key: Callable[[ReadinessFacts], str]
-) -> Groups:
+def _host_problems(hosts: Hosts) -> Iterator[_Problem]:
+    for member, facts in hosts:
+        if facts.disk_free < DISK_RESERVE:
+            text = (
+                f"{_label(member)} has {readable_size(facts.disk_free)} of disk left for the job, less than "
+                f"{readable_size(DISK_RESERVE)}; free some space on the host"
+            )
+            yield _Problem(text, member.task, ReasonKind.DISK_FULL)
+    architectures = _group_by(_of_types(hosts, TRAINING), lambda facts: facts.machine)
+    architectures.pop("", None)
+    if len(architectures) > 1:
+        text = f"the hosts have different architectures: {_format(architectures)}; use hosts of one architecture"
+        yield _Problem(text, _find_outlier(architectures))
+    for name, title in _PACKAGES.items():
+        releases = _group_by(hosts, _release_of(name))
+        if name != "tensorflow":  # the script may not need the other packages
+            releases.pop("none", None)
+        if len(releases) > 1:
+            text = f"{title} differs: {_format(releases)}; install the same release on all hosts, "
+            text += "or select an interpreter that has it"
+            yield _Problem(text, _find_outlier(releases), ReasonKind.VERSIONS)
+    has_servers = bool(_of_types(hosts, ("ps",)))
+    computing = _of_types(hosts, ("worker",) if has_servers else TRAINING)  # a coordinator does not compute
+    if len({len(facts.gpus) for _, facts in computing}) > 1:
+        gpus = _group_by(computing, _describe_gpus)
+        text = f"GPUs differ: {_format(gpus)}; TensorFlow requires the same number on each worker: set "
+        text += "CUDA_VISIBLE_DEVICES, or fix the driver if nvidia-smi shows none"
+        yield _Problem(text, _find_outlier(gpus))
+
+
+def _of_types(hosts: Hosts, types: Sequence[str]) -> Hosts:
+    return [(member, facts) for member, facts in hosts if parse_task(member.task)[0] in types]
+
+
+def _group_by(hosts: Hosts, key: Callable[[ReadinessFacts], str]) -> Groups:
     groups: Groups = {}
-    for member in members:
-        if member.task in facts:
-            groups.setdefault(key(facts[member.task]), []).append(member)
+    for member, facts in hosts:
+        groups.setdefault(key(facts), []).append(member)
     return groups
 
 
@@ -292,73 +297,32 @@ def _find_outlier(groups: Groups) -> str:
 
 
 def _release_of(package: str) -> Callable[[ReadinessFacts], str]:
-    def release(host_facts: ReadinessFacts) -> str:
-        return ".".join(host_facts.versions.get(package, "none").split(".")[:2])
-
-    return release
+    return lambda facts: ".".join(facts.versions.get(package, "none").split(".")[:2])
 
 
-def _version_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
-    for name, title in _PACKAGES.items():
-        groups = _group_by(members, facts, _release_of(name))
-        if name != "tensorflow":  # the script may not need the other packages
-            groups.pop("none", None)
-        if len(groups) > 1:
-            yield _Problem(
-                f"{title} differs: {_format(groups)}; install the same release on all hosts, "
-                "or select an interpreter that has it",
-                _find_outlier(groups),
-                ReasonKind.VERSIONS,
-            )
+def _describe_gpus(facts: ReadinessFacts) -> str:
+    return ", ".join(f"{count} x {kind}" for kind, count in Counter(facts.gpus).items()) or "none"
 
 
-def _architecture_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
-    training = [member for member in members if parse_task(member.task)[0] in TRAINING]
-    groups = _group_by(training, facts, lambda host_facts: host_facts.machine)
-    groups.pop("", None)
-    if len(groups) > 1:
-        yield _Problem(
-            f"the hosts have different architectures: {_format(groups)}; use hosts of one architecture",
-            _find_outlier(groups),
-        )
-
-
-def _gpu_problems(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[_Problem]:
-    kinds = {parse_task(member.task)[0] for member in members}
-    computing = ("worker",) if "ps" in kinds else TRAINING  # a coordinator does not compute
-    training = [member for member in members if parse_task(member.task)[0] in computing]
-    groups = _group_by(training, facts, lambda host_facts: _describe_gpus(host_facts.gpus))
-    if len({len(facts[tasks[0].task].gpus) for tasks in groups.values()}) > 1:
-        yield _Problem(
-            f"GPUs differ: {_format(groups)}; TensorFlow requires the same number on each worker: set "
-            "CUDA_VISIBLE_DEVICES, or fix the driver if nvidia-smi shows none",
-            _find_outlier(groups),
-        )
-
-
-def _describe_gpus(names: Sequence[str]) -> str:
-    kinds = dict.fromkeys(names)
-    return ", ".join(f"{list(names).count(kind)} x {kind}" for kind in kinds) if names else "none"
-
-
-def _warnings(members: Sequence[Member], facts: Mapping[str, ReadinessFacts]) -> Iterator[str]:
-    yield from _disk_warnings(members, facts)
-    pythons = _group_by(members, facts, _release_of("python"))
+def _warnings(hosts: Hosts) -> Iterator[str]:
+    low = [(member, facts) for member, facts in hosts if DISK_RESERVE <= facts.disk_free < DISK_LOW]
+    if low:
+        spaces = _group_by(low, lambda facts: readable_size(facts.disk_free))
+        yield f"disk space is low: {_format(spaces)}; list ended jobs with fleet jobs, delete them with --prune"
+    pythons = _group_by(hosts, _release_of("python"))
     if len(pythons) > 1:
         yield f"Python differs: {_format(pythons)}; scripts may behave differently"
     for name in ("keras", "tf_keras"):
-        groups = _group_by(members, facts, _release_of(name))
-        if "none" in groups and len(groups) > 1:
-            yield f"{_PACKAGES[name]} is not on all hosts: {_format(groups)}; a script that imports it fails"
-    kinds = _group_by(members, facts, lambda item: _describe_gpus(item.gpus))
-    if len(kinds) > 1 and len({len(facts[tasks[0].task].gpus) for tasks in kinds.values()}) == 1:
-        yield f"GPUs are of different kinds: {_format(kinds)}; the slowest sets the pace"
-    by_clock = sorted((item for item in members if item.task in facts), key=lambda item: facts[item.task].ahead_s)
-    if by_clock:
-        slow, fast = by_clock[0], by_clock[-1]
-        apart_s = facts[fast.task].ahead_s - facts[slow.task].ahead_s
-        if apart_s > CLOCKS_APART_S:
-            yield (
-                f"the clock of {_label(fast)} is {apart_s:.0f} s ahead of that of {_label(slow)}; "
-                "synchronize the clocks with NTP: times that the script prints or stores are not comparable"
-            )
+        releases = _group_by(hosts, _release_of(name))
+        if "none" in releases and len(releases) > 1:
+            yield f"{_PACKAGES[name]} is not on all hosts: {_format(releases)}; a script that imports it fails"
+    gpus = _group_by(hosts, _describe_gpus)
+    if len(gpus) > 1 and len({len(facts.gpus) for _, facts in hosts}) == 1:
+        yield f"GPUs are of different kinds: {_format(gpus)}; the slowest sets the pace"
+    by_clock = sorted((facts.ahead_s, _label(member)) for member, facts in hosts)
+    apart_s = by_clock[-1][0] - by_clock[0][0] if by_clock else 0.0
+    if apart_s > CLOCKS_APART_S:
+        yield (
+            f"the clock of {by_clock[-1][1]} is {apart_s:.0f} s ahead of that of {by_clock[0][1]}; "
+            "synchronize the clocks with NTP: times that the script prints or stores are not comparable"
+        )

@@ -112,28 +112,19 @@ class Claimed(NamedTuple):
     facts: Optional[ReadinessFacts] = None
 
 
-class Preempted(NamedTuple):
-    """The cloud provider is about to take this host."""
+class HostAnnounced(NamedTuple):
+    """All that the cloud provider announces about this host; the fields are those of the status."""
 
-
-class MaintenanceScheduled(NamedTuple):
-    """The cloud provider stops this host for maintenance soon, or in a time window, or does not any more."""
-
-    scheduled: bool  # within an hour
-    start: float = 0.0  # of the window, in seconds since the epoch; 0: none
-    end: float = 0.0
-
-
-class EndScheduled(NamedTuple):
-    """The jobs of this host must have ended at a time of the monotonic clock; None: they may run for ever."""
-
-    at: Optional[float]
+    preempted: bool
+    end_at: Optional[float]  # None: jobs may run for ever
+    leaving: bool
+    window_start: float
+    window_end: float
 
 
 SlotEvent: TypeAlias = (
     "Union[DesiredState, Reserved, CheckpointRestored, HeldAtGate, PortsProbed, Exited, Closed, "
-    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, Preempted, EndScheduled, "
-    "MaintenanceScheduled]"
+    "Failed, TaskActivity, TaskInspected, CheckpointHeld, Unqueued, Claimed, HostAnnounced]"
 )
 
 
@@ -279,19 +270,8 @@ class Slot(NamedTuple):
 Step: TypeAlias = "Tuple[Slot, List[SlotAction]]"
 # Fields of the status that do not belong to an attempt.
 _OF_HOST = (
-    "facts",
-    "address",
-    "link_port",
-    "snapshot",
-    "source",
-    "stop_grace_s",
-    "preempted",
-    "queued",
-    "end_at",
-    "leaving",
-    "window_start",
-    "window_end",
-)
+    "facts", "address", "link_port", "snapshot", "source", "stop_grace_s", "queued", *HostAnnounced._fields,
+)  # fmt: skip
 _COPYING = (Stage.GO, Stage.STOP, Stage.WAIT)
 
 
@@ -306,14 +286,8 @@ def step(slot: Slot, event: SlotEvent) -> Step:
         return slot, []
     if isinstance(event, DesiredState):
         slot = _accept_desired_state(slot, event)
-    elif isinstance(event, CheckpointHeld):
-        slot = update_status(slot, snapshot=event.snapshot, source=event.source)
-    elif isinstance(event, Preempted):
-        slot = update_status(slot, preempted=True)
-    elif isinstance(event, EndScheduled):
-        slot = update_status(slot, end_at=event.at)
-    elif isinstance(event, MaintenanceScheduled):
-        slot = update_status(slot, leaving=event.scheduled, window_start=event.start, window_end=event.end)
+    elif isinstance(event, (CheckpointHeld, HostAnnounced)):
+        slot = update_status(slot, **event._asdict())
     elif isinstance(event, Unqueued):
         slot = update_status(slot, queued=False)
     elif isinstance(event, Claimed):

@@ -11,33 +11,11 @@ from typing import Callable, Dict, List, Optional
 
 from train import defaults
 from train.agent.checkpoints.snapshot import newest
+from train.agent.gang import restart, start, stop, watch
 from train.agent.gang.assignment import initial_assignments
 from train.agent.gang.attempt import FIXED_CHECKPOINT_STAGES, START_STAGES, Ending, Gang, JobTerms, current_members
 from train.agent.gang.growth import joining_slots
-from train.agent.gang.restart import (
-    PREEMPTION_TIMEOUT_S,
-    advance_wait,
-    describe_substitution,
-    give_up_time,
-    maintenance_warning,
-    preemption_warning,
-    presence_deadline,
-    retry_time,
-)
-from train.agent.gang.start import CHECK_TIMEOUT_S, HOLDER_TIMEOUT_S, advance_start, awaits_slots
 from train.agent.gang.states import DesiredState, SlotStatus, Stage
-from train.agent.gang.stop import (
-    advance_stop,
-    apply_stop_request,
-    end_attempt,
-    enforce_job_timeout,
-    enforce_lifetime,
-    is_tolerated_preemption,
-    lifetime_deadlines,
-    shorten_stop,
-    stop_deadline,
-)
-from train.agent.gang.watch import advance_go, evaluation_deadlines
 from train.agent.protocol.records import AttemptEnded, Member, Outcome
 
 # Interval of heartbeats as a fraction of the link timeout; silence is noticed one interval early.
@@ -80,7 +58,7 @@ def take_over(
         end = Ending(Outcome.SUCCEEDED)
     elif last.stage is Stage.WAIT or (last.stage is Stage.STOP and last.preempted):
         end = end._replace(reason=last.reason, first_failed_slot=last.first_failed_slot, host_lost=last.preempted)
-    return end_attempt(gang, end, now)
+    return stop.end_attempt(gang, end, now)
 
 
 def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
@@ -105,14 +83,14 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
         gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
     if is_leaving:
         name = gang.display_name(report.slot)
-        notice = f"{name} is stopped for maintenance within an hour{describe_substitution(gang)}"
+        notice = f"{name} is stopped for maintenance within an hour{restart.describe_substitution(gang)}"
         gang = gang._replace(leaving_since=gang.snapshot, notices=(*gang.notices, notice))
     elif is_planned:
-        gang = gang._replace(notices=(*gang.notices, maintenance_warning(gang, report)))
+        gang = gang._replace(notices=(*gang.notices, restart.maintenance_warning(gang, report)))
     if is_new:
-        gang = gang._replace(notices=(*gang.notices, preemption_warning(gang, report.slot)))
+        gang = gang._replace(notices=(*gang.notices, restart.preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:
-        gang = apply_stop_request(gang, report.stop_grace_s, now)
+        gang = stop.apply_stop_request(gang, report.stop_grace_s, now)
     return advance(gang, now)
 
 
@@ -125,7 +103,7 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
     is_needed = slot in gang.assigned_slots() and gang.stage is not Stage.QUEUE  # where it has time to come back
     if is_needed and slot not in lost and not gang.has_ended(slot):
         lost = {**lost, slot: message}
-        gang = shorten_stop(gang)
+        gang = stop.shorten_stop(gang)
     fenced_until = now + _fence_s(gang.terms)
     last_lost_at = now if slot in gang.connected else gang.last_lost_at
     gang = gang._replace(
@@ -137,13 +115,13 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:
     """End the job on request of a user."""
-    return advance(apply_stop_request(gang, grace_s, now), now)
+    return advance(stop.apply_stop_request(gang, grace_s, now), now)
 
 
 def advance(gang: Gang, now: float) -> Gang:
     """Return the gang after all transitions that are due by `now`."""
     while True:
-        before, gang = gang, enforce_lifetime(enforce_job_timeout(gang, now), now)
+        before, gang = gang, stop.enforce_lifetime(stop.enforce_job_timeout(gang, now), now)
         gang = _STEPS[gang.stage](gang, now) if gang.stage in _STEPS else gang
         if gang is before:
             return gang
@@ -154,21 +132,26 @@ def deadline(gang: Gang, now: float) -> Optional[float]:
     due: List[Optional[float]] = [gang.job_deadline if gang.stage is not Stage.STOP else None]
     if gang.stage is Stage.RESULT:
         return None
-    due += lifetime_deadlines(gang)
+    due += stop.lifetime_deadlines(gang)
     if gang.stage is Stage.QUEUE:
-        due.append(gang.began_at + gang.terms.join_timeout_s if awaits_slots(gang) else None)
+        due.append(gang.began_at + gang.terms.join_timeout_s if start.awaits_slots(gang) else None)
     elif gang.stage in (Stage.RESERVE, Stage.LAUNCH):
         due.append(gang.began_at + gang.terms.join_timeout_s)
-        due.append(gang.began_at + HOLDER_TIMEOUT_S)
+        due.append(gang.began_at + start.HOLDER_TIMEOUT_S)
     elif gang.stage is Stage.CHECK:
-        due.append(gang.began_at + CHECK_TIMEOUT_S)
+        due.append(gang.began_at + start.CHECK_TIMEOUT_S)
     elif gang.stage is Stage.GO:
-        due += [gang.hang.deadline, *evaluation_deadlines(gang)]
+        due += [gang.hang.deadline, *watch.evaluation_deadlines(gang)]
     elif gang.stage is Stage.STOP:
-        due.append(stop_deadline(gang))
+        due.append(stop.stop_deadline(gang))
     else:
-        waits = (0.0, presence_deadline(gang), gang.began_at + PREEMPTION_TIMEOUT_S, give_up_time(gang))
-        due += [max(retry_time(gang), point) for point in waits]
+        waits = (
+            0.0,
+            restart.presence_deadline(gang),
+            gang.began_at + restart.PREEMPTION_TIMEOUT_S,
+            restart.give_up_time(gang),
+        )
+        due += [max(restart.retry_time(gang), point) for point in waits]
     return min((point for point in due if point is not None and point > now), default=None)
 
 
@@ -194,7 +177,7 @@ def desired_state(gang: Gang) -> DesiredState:
         sources=sources,
         reason=end.summarize(),
         first_failed_slot=end.first_failed_slot,
-        preempted=is_tolerated_preemption(gang),
+        preempted=stop.is_tolerated_preemption(gang),
         grace_s=gang.grace_s,
         ended=_attempt_ended(gang, end) if gang.stage is Stage.WAIT else None,
         notices=list(gang.notices),
@@ -207,10 +190,10 @@ def desired_state(gang: Gang) -> DesiredState:
 
 def _attempt_ended(gang: Gang, end: Ending) -> AttemptEnded:
     reason, first = end.summarize(), gang.display_name(end.first_failed_slot)
-    retry_s = round(retry_time(gang) - gang.began_at, 3)
+    retry_s = round(restart.retry_time(gang) - gang.began_at, 3)
     ended = AttemptEnded("", gang.attempt, 0.0, first, reason.text, gang.exits(), retry_s)
     return ended._replace(
-        preempted=is_tolerated_preemption(gang),
+        preempted=stop.is_tolerated_preemption(gang),
         first_failed_slot=end.first_failed_slot,
         reason_kind=reason.kind,
         joining=list(joining_slots(gang)),
@@ -218,8 +201,8 @@ def _attempt_ended(gang: Gang, end: Ending) -> AttemptEnded:
 
 
 _STEPS: Dict[Stage, Callable[[Gang, float], Gang]] = {
-    **dict.fromkeys(START_STAGES, advance_start),
-    Stage.GO: advance_go,
-    Stage.STOP: advance_stop,
-    Stage.WAIT: advance_wait,
+    **dict.fromkeys(START_STAGES, start.advance_start),
+    Stage.GO: watch.advance_go,
+    Stage.STOP: stop.advance_stop,
+    Stage.WAIT: restart.advance_wait,
 }

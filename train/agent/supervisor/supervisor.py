@@ -78,7 +78,6 @@ class Supervisor:
         self._attempt: Optional[Attempt] = None
         self._helpers: Set[int] = set()  # child processes that are not part of the task
         self._notices: Optional[NoticeWatch] = None
-        self._is_preempted = False
         self._replicator: Optional[Replicator] = None
         self._replicator_lives = _REPLICATORS
         self._pending_close: Optional[reconciler.Closed] = None
@@ -278,20 +277,18 @@ class Supervisor:
             self._feed(event)
 
     def _take_notices(self, notices: Notices) -> None:
-        status = self._peer.slot.status
+        status, window = self._peer.slot.status, (notices.window_start, notices.window_end)
         end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
-        if end_at is None or status.end_at is None or abs(end_at - status.end_at) > _CLOCK_S:
-            self._feed(reconciler.EndScheduled(end_at))
-        maintenance = (notices.maintenance, notices.window_start, notices.window_end)
-        if (status.leaving, status.window_start, status.window_end) != maintenance:
-            self._feed(reconciler.MaintenanceScheduled(*maintenance))
-            with contextlib.suppress(OSError):  # only reports of the job lack it then
-                write_atomic(self._start.paths.maintenance, " ".join(map(str, maintenance[1:])).encode("ascii"))
-        if notices.preempted and not self._is_preempted:
-            self._is_preempted = True
+        if end_at is not None and status.end_at is not None and abs(end_at - status.end_at) <= _CLOCK_S:
+            end_at = status.end_at
+        if notices.preempted:
             self._loop.cancel("terminate")
             self._remove_limit()
-            self._feed(reconciler.Preempted())
+        is_preempted = notices.preempted or status.preempted
+        self._feed(reconciler.HostAnnounced(is_preempted, end_at, notices.maintenance, *window))
+        if window != (status.window_start, status.window_end):
+            with contextlib.suppress(OSError):  # only reports of the job lack it then
+                write_atomic(self._start.paths.maintenance, " ".join(map(str, window)).encode("ascii"))
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -481,7 +478,7 @@ class Supervisor:
     # --- signals and requests -------------------------------------------------------------------------------------
 
     def _signalled(self, numbers: bytes) -> None:
-        if signal.SIGTERM in numbers and not self._is_preempted:
+        if signal.SIGTERM in numbers and not self._peer.slot.status.preempted:
             pause_s = _NOTICE_S if self._notices is not None else 0.0
             self._loop.after("terminate", pause_s, self._terminate)
         while True:

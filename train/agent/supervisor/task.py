@@ -10,19 +10,8 @@ import socket
 import time
 from typing import AbstractSet, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
 
+from train.agent.host import processes
 from train.agent.host.loop import READ, Loop
-from train.agent.host.processes import (
-    Stat,
-    decode_exit,
-    descendants,
-    handles_signal,
-    is_marked,
-    list_processes,
-    read_descendants,
-    read_stat,
-    signal_all,
-    signal_group,
-)
 from train.agent.host.spawn import STACKS_SIGNAL, Spawned, open_gate, spawn
 from train.agent.protocol.records import NO_REASON, Exit, HangInspection, Reason, ReasonKind
 from train.agent.supervisor.inspection import inspect_process
@@ -113,7 +102,7 @@ class TaskProcess:
             return
         self._loop.unwatch(connection.fileno())
         if status < 0:  # the parent process of the task was killed
-            signal_group(self.pid, signal.SIGKILL)
+            processes.signal_group(self.pid, signal.SIGKILL)
             status = int(signal.SIGKILL)
         if self.exit is None:
             self.record_exit(status)
@@ -156,7 +145,7 @@ class TaskProcess:
     def inspect(self, on_done: Callable[[HangInspection], None]) -> None:
         """Inspect what the task is doing; `on_done` is called once, within little more than two seconds."""
         pid, began = self._find_stack_process(), time.monotonic()
-        before = read_stat(pid)
+        before = processes.read_stat(pid)
         self.dump_stacks(lambda stacks: on_done(inspect_process(pid, stacks, before, time.monotonic() - began)))
 
     def dump_stacks(self, on_done: Callable[[str], None]) -> None:
@@ -169,27 +158,29 @@ class TaskProcess:
         if len(self._stack_requests) == 1:
             self._stacks.clear()
             target = self._find_stack_process()
-            is_requested = self._can_dump_stacks(target) and signal_all([target], STACKS_SIGNAL)
+            is_requested = self._can_dump_stacks(target) and processes.signal_all([target], STACKS_SIGNAL)
             self._loop.after("stacks", STACKS_S if is_requested else 0.0, self._deliver_stacks)
 
     def _find_stack_process(self) -> int:
         """Return the process whose stacks to read: the task's own, or the busiest interpreter below it."""
         if self._can_dump_stacks(self.pid):
             return self.pid
-        table = list_processes()
-        candidates = [pid for pid in descendants(self.pid, table) if self._can_dump_stacks(pid)]
+        table = processes.list_processes()
+        candidates = [pid for pid in processes.descendants(self.pid, table) if self._can_dump_stacks(pid)]
         return max(candidates, key=lambda pid: table[pid].ticks, default=self.pid)
 
     def _can_dump_stacks(self, pid: int) -> bool:
         """Return True if the process handles our signal, which would end any other process, and has our pipe."""
-        stat = read_stat(pid)
+        stat = processes.read_stat(pid)
         if self._hook_pipe < 0 or self.exit is not None or stat is None or stat.state not in "RSD":
             return False
         try:
             their_pipe = os.readlink(f"/proc/{pid}/fd/{self._spawned.line_end}")
         except OSError:
             return False
-        return their_pipe == os.readlink(f"/proc/self/fd/{self._hook_pipe}") and handles_signal(pid, STACKS_SIGNAL)
+        return their_pipe == os.readlink(f"/proc/self/fd/{self._hook_pipe}") and processes.handles_signal(
+            pid, STACKS_SIGNAL
+        )
 
     def _read_hook(self) -> None:
         try:
@@ -221,7 +212,7 @@ class TaskProcess:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def stop(self, grace_s: float, unending: AbstractSet[int] = frozenset()) -> None:
-        """Send SIGTERM to the process group, and SIGKILL to all descendants after `grace_s` seconds.
+        """Send SIGTERM to the process group, and SIGKILL to all processes.descendants after `grace_s` seconds.
 
         Args:
             grace_s: The grace period.
@@ -234,8 +225,8 @@ class TaskProcess:
             self.kill()
             return
         self._kill_at = time.monotonic() + grace_s
-        signal_group(self.pid, signal.SIGTERM)
-        signal_group(self.pid, signal.SIGCONT)
+        processes.signal_group(self.pid, signal.SIGTERM)
+        processes.signal_group(self.pid, signal.SIGCONT)
         self._loop.after("kill", grace_s, self.kill)
         if unending:
             self._loop.after("end", UNHANDLED_S, lambda: self._end(unending))
@@ -243,21 +234,21 @@ class TaskProcess:
     def _end(self, pids: AbstractSet[int]) -> None:
         """End processes as SIGTERM would have ended them."""
         self._is_ended = self.exit is None and self.pid in pids
-        signal_all(self._members() & pids, signal.SIGKILL)
+        processes.signal_all(self._members() & pids, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process group and all descendants until none is left."""
+        """Send SIGKILL to the process group and all processes.descendants until none is left."""
         if self.closed:
             return
         self.killed = True
         if self.exit is None:
-            signal_group(self.pid, signal.SIGKILL)
-        signal_all(self._members(), signal.SIGKILL)
+            processes.signal_group(self.pid, signal.SIGKILL)
+        processes.signal_all(self._members(), signal.SIGKILL)
         self._loop.after("kill", _AGAIN_S, self.kill)
 
     def record_exit(self, status: int) -> None:
         """Record that the process ended with the given status of waitpid(2)."""
-        self.exit = decode_exit(status)
+        self.exit = processes.decode_exit(status)
         if self._is_ended and self.exit.signal == signal.SIGKILL:
             self.exit = Exit(signal=signal.SIGTERM)
         if self._gate >= 0:
@@ -280,26 +271,28 @@ class TaskProcess:
 
     def _members(self) -> Set[int]:
         """Return all processes that belong to the task."""
-        table = list_processes()
+        table = processes.list_processes()
         if self.forked is None:
-            return {pid for pid in descendants(os.getpid(), table) if not self._is_helper(pid)}
+            return {pid for pid in processes.descendants(os.getpid(), table) if not self._is_helper(pid)}
         # Its orphans have other parents.
-        marked = {pid for pid, stat in table.items() if stat.group == self.pid or is_marked(pid, self._directory)}
-        return marked | descendants(self.pid, table)
+        marked = {
+            pid for pid, stat in table.items() if stat.group == self.pid or processes.is_marked(pid, self._directory)
+        }
+        return marked | processes.descendants(self.pid, table)
 
-    def read_processes(self) -> Dict[int, Stat]:
+    def read_processes(self) -> Dict[int, processes.Stat]:
         """Return the processes of the task without reading all processes of the host; orphans may be missing."""
         if self.forked is None:
-            stats = read_descendants(os.getpid())
+            stats = processes.read_descendants(os.getpid())
             return {pid: stat for pid, stat in stats.items() if not self._is_helper(pid)}
-        stat = read_stat(self.pid)
-        return {**read_descendants(self.pid), **({} if stat is None else {self.pid: stat})}
+        stat = processes.read_stat(self.pid)
+        return {**processes.read_descendants(self.pid), **({} if stat is None else {self.pid: stat})}
 
     def _reap(self) -> None:
         left = self._members()
         if left and self._reap_attempts * _AGAIN_S < _REAP_S:
             self._reap_attempts += 1
-            self.killed = signal_all(left, signal.SIGKILL) or self.killed
+            self.killed = processes.signal_all(left, signal.SIGKILL) or self.killed
             self._loop.after("reap", _AGAIN_S, self._reap)
             return
         self._drain()
