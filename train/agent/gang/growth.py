@@ -27,12 +27,8 @@ def joining_slots(gang: Gang) -> Tuple[str, ...]:
     if not gang.terms.policy.max_workers:
         return ()
     busy = {*gang.assigned_slots(), *gang.growth.rejected, *gang.leaving}
-    return choose_candidates(
-        [slot for slot in gang.available_slots() if slot not in busy],
-        workers=count_workers(gang.assigned_tasks()),
-        max_workers=gang.terms.policy.max_workers,
-        spares=gang.terms.spares,
-    )
+    free = [slot for slot in gang.available_slots() if slot not in busy]
+    return choose_candidates(gang, free, count_workers(gang.assigned_tasks()))
 
 
 def fails_by_growth(gang: Gang, end: Ending) -> bool:
@@ -55,16 +51,15 @@ def leave_out_newcomers(gang: Gang, end: Ending) -> Tuple[Gang, Ending]:
     return gang, Ending(Outcome.FAILED, reason=reason)
 
 
-def choose_candidates(free: Sequence[str], *, workers: int, max_workers: int, spares: int) -> Tuple[str, ...]:
-    """Return the slots that join in the next attempt.
+def choose_candidates(gang: Gang, free: Sequence[str], workers: int) -> Tuple[str, ...]:
+    """Return the slots that join `workers` workers: as many as the job may have, without those kept as spares.
 
     Args:
+        gang: Of the job.
         free: Slots that can take part and have no task, in order.
-        workers: Number of workers in the current attempt.
-        max_workers: Maximum number of workers; 0: the job takes in no hosts.
-        spares: Number of slots to keep as spares.
+        workers: Number of workers without them.
     """
-    return tuple(free[: max(0, min(max_workers - workers, len(free) - spares))])
+    return tuple(free[: max(0, min(gang.terms.policy.max_workers - workers, len(free) - gang.terms.spares))])
 
 
 def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, ReadinessFacts]) -> Tuple[str, ...]:

@@ -252,19 +252,14 @@ def _split_by_waiting(
     inspections: Mapping[str, HangInspection], members: Sequence[Member]
 ) -> Tuple[Dict[str, Activity], Dict[str, Activity]]:
     """Return the tasks that wait for peers, and those that do something else."""
-    activities = {
-        member.task: find_activity(inspections[member.task])
-        if member.task in inspections
-        else Activity(does="silent")
-        for member in members
-    }
-    others = {task: member for task, member in activities.items() if member.does}
-    waiting = {task: member for task, member in activities.items() if member.waits}
-    if not others:
-        busy = {task: member._replace(does="computes") for task, member in waiting.items() if member.busy}
-        if len(busy) < len(waiting):
-            others = busy
-            waiting = {task: member for task, member in waiting.items() if task not in busy}
+    activities = dict.fromkeys((member.task for member in members), Activity(does="silent"))
+    activities.update({task: find_activity(seen) for task, seen in inspections.items() if task in activities})
+    others = {task: activity for task, activity in activities.items() if activity.does}
+    waiting = {task: activity for task, activity in activities.items() if activity.waits}
+    busy = {task: activity._replace(does="computes") for task, activity in waiting.items() if activity.busy}
+    if not others and len(busy) < len(waiting):
+        others = busy
+        waiting = {task: activity for task, activity in waiting.items() if task not in busy}
     return waiting, others
 
 
@@ -287,12 +282,11 @@ def _describe_others(others: Mapping[str, Activity]) -> str:
     groups: Dict[Tuple[str, str], List[str]] = {}
     for task, activity in others.items():
         groups.setdefault((activity.does, activity.location), []).append(task)
-    return join_names(
-        [
-            f"{join_names(tasks)} {_CLAUSES[does][len(tasks) > 1]}" + (f" ({location})" if location else "")
-            for (does, location), tasks in groups.items()
-        ]
-    )
+    clauses = [
+        f"{join_names(tasks)} {_CLAUSES[does][len(tasks) > 1]}{_parenthesize(location)}"
+        for (does, location), tasks in groups.items()
+    ]
+    return join_names(clauses)
 
 
 def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
@@ -300,12 +294,11 @@ def _describe_waiting(waiting: Mapping[str, Activity], target: str) -> str:
     groups: Dict[str, List[str]] = {}
     for task, activity in waiting.items():
         groups.setdefault(activity.waits, []).append(task)
-    return join_names(
-        [
-            f"{join_names(tasks)} {'waits' if len(tasks) == 1 else 'wait'} for {target} {where}"
-            for where, tasks in groups.items()
-        ]
-    )
+    clauses = [
+        f"{join_names(tasks)} {'waits' if len(tasks) == 1 else 'wait'} for {target} {where}"
+        for where, tasks in groups.items()
+    ]
+    return join_names(clauses)
 
 
 def _describe_all_waiting(waiting: Mapping[str, Activity], stuck: str) -> str:

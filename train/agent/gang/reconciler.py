@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optiona
 from train.agent.checkpoints.snapshot import Snapshot, newest
 from train.agent.gang.readiness import ReadinessFacts, probe_targets
 from train.agent.gang.states import DesiredState, SlotStatus, Source, Stage
-from train.agent.protocol.records import (
-    NO_REASON,
-    AttemptEnded,
-    Exit,
-    HangInspection,
-    JobResult,
-    Member,
-    Reason,
-    ReasonKind,
-)
+from train.agent.protocol import records
+from train.agent.protocol.records import NO_REASON, Exit, HangInspection, JobResult, Member, Reason, ReasonKind
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -206,7 +198,7 @@ class CopyUnlimited(NamedTuple):
 class ReportAttemptEnd(NamedTuple):
     """Record that an attempt failed and that another one follows."""
 
-    ended: AttemptEnded
+    ended: records.AttemptEnded
 
 
 class Finish(NamedTuple):

@@ -133,11 +133,9 @@ def _fewest_workers(gang: Gang) -> int:
 
 def _with_candidates(gang: Gang, assignments: Assignments, idle: List[str]) -> Assignments:
     """Return the assignments of the next attempt, with further workers in the slots that are left."""
-    policy, workers = gang.terms.policy, count_workers(assignments)
+    workers = count_workers(assignments)
     free = [slot for slot in idle if slot not in assignments.values() and slot not in gang.leaving]
-    joining = growth.choose_candidates(
-        free, workers=workers, max_workers=policy.max_workers, spares=gang.terms.spares
-    )
+    joining = growth.choose_candidates(gang, free, workers)
     if not joining:
         return assignments
     tasks = with_workers(list(assignments), workers + len(joining))

@@ -18,13 +18,11 @@ from train.agent.protocol.records import (
     Follow,
     GpuUse,
     Outcome,
-    Phase,
     Policy,
     Prepared,
     Progress,
     Stop,
     Stopped,
-    TaskState,
     Usage,
 )
 
@@ -39,22 +37,9 @@ print(json.dumps({"env": seen, "cwd": os.getcwd(), "umask": mask, "pgid": os.get
                   "fds": sorted(map(int, os.listdir("/proc/self/fd")))}))
 """
 
-# Writes its process ID to a file, and sleeps.
-SLEEP = """
-import os, time
-with open("pid.new", "w") as file:
-    file.write(str(os.getpid()))
-os.rename("pid.new", "pid")
-time.sleep(60)
-"""
 
-
-def source(root: Path, job: str, task: str = "worker-0") -> Path:
-    return root / "jobs" / job / task / "src"
-
-
-def pid_in(root: Path, job: str, task: str, name: str = "pid") -> int:
-    path = source(root, job, task) / name
+def pid_in(root: Path, job: str, name: str) -> int:
+    path = root / "jobs" / job / "worker-0" / "src" / name
     assert eventually(path.exists)
     return int(path.read_text())
 
@@ -66,8 +51,8 @@ def read(path: Path) -> bytes:
         return b""
 
 
-def log_of(root: Path, job: str, task: str = "worker-0") -> bytes:
-    return (root / "jobs" / job / task / "attempt-1" / "log").read_bytes()
+def log_of(root: Path, job: str) -> bytes:
+    return (root / "jobs" / job / "worker-0" / "attempt-1" / "log").read_bytes()
 
 
 def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
@@ -103,33 +88,6 @@ def test_one_task_from_prepare_to_its_result(connect: Connect) -> None:
     written = b"".join(content for path, content in read_files(agent.root) if path.name != "log")
     assert b"s3cr3t" not in written
     assert log_of(agent.root, "one") == story.log
-
-
-def test_three_tasks_start_together_and_know_their_places(connect: Connect) -> None:
-    agents = [connect(index) for index in range(3)]
-    script = PRINT_ENVIRONMENT + "\nimport time; time.sleep(0.2 * int(os.environ['FLEET_RANK']))"
-    members = committed(agents, "three", Bundle(script))
-    stories = [follow(agent, Follow("three", f"worker-{index}")) for index, agent in enumerate(agents)]
-
-    cluster = {"worker": [f"{member.address}:{member.port}" for member in members]}
-    for index, story in enumerate(stories):
-        env = json.loads(story.log)["env"]
-        assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        assert (env["FLEET_RANK"], env["FLEET_NUM_TASKS"]) == (str(index), "3")
-        assert story.result is not None
-        assert story.result.outcome is Outcome.SUCCEEDED
-        assert story.result.exits == {f"worker-{each}": Exit(code=0) for each in range(3)}
-    waits, starts = (
-        [
-            record.at
-            for story in stories
-            for record in story.records
-            if isinstance(record, TaskState) and record.phase is phase
-        ]
-        for phase in (Phase.WAITING, Phase.RUNNING)
-    )
-    assert len(starts) == 3
-    assert max(waits) <= min(starts)
 
 
 def test_a_program_that_cannot_be_run_says_what_is_wrong_with_it(connect: Connect, tmp_path: Path) -> None:
@@ -177,7 +135,7 @@ print("done")
     assert story.result.outcome is Outcome.SUCCEEDED
     assert story.log == b"done\n"
     for name in ("daemon", "child"):
-        assert not alive(pid_in(agent.root, "daemon", "worker-0", name))
+        assert not alive(pid_in(agent.root, "daemon", name))
 
 
 # As TensorFlow does, the stand-in catches SIGTERM without Python's signal module.
@@ -277,10 +235,10 @@ def test_temporary_files_are_deleted_with_the_job(connect: Connect, tmp_path: Pa
     assert eventually(lambda: not list(temporary.iterdir()))
 
 
-def test_what_a_killed_supervisor_left_is_ended_by_the_next_prepare(connect: Connect) -> None:
+def test_what_a_supervisor_leaves_is_ended_with_the_job_and_by_the_next_prepare(connect: Connect) -> None:
     agent = connect()
     script = """
-import os, signal, time
+import os, time
 if os.fork() == 0:
     os.setsid()
     with open("daemon.new", "w") as file:
@@ -288,27 +246,25 @@ if os.fork() == 0:
     os.rename("daemon.new", "daemon")
 time.sleep(60)
 """
-    answer = agent.prepare("first", Bundle(script))
-    assert isinstance(answer, Prepared)
-    supervisor = agent.commit(next(commits("first", [answer.member], [sys.executable, "task.py"]))).pid
-    daemon = pid_in(agent.root, "first", "worker-0", "daemon")
-    os.kill(supervisor, signal.SIGKILL)
-    other = connect()
-    assert eventually(lambda: isinstance(other.prepare("second", Bundle(script)), Prepared))
-    assert not alive(daemon)
 
+    def kill_supervisor(job: str, number: signal.Signals) -> int:
+        """Return the process ID of the task's daemon."""
+        answer = agent.prepare(job, Bundle(script))
+        assert isinstance(answer, Prepared)
+        supervisor = agent.commit(next(commits(job, [answer.member], [sys.executable, "task.py"]))).pid
+        daemon = pid_in(agent.root, job, "daemon")
+        os.kill(supervisor, number)
+        return daemon
 
-def test_sigterm_to_the_supervisor_fails_the_job_with_that_reason(connect: Connect) -> None:
-    agent = connect()
-    answer = agent.prepare("term", Bundle(SLEEP))
-    assert isinstance(answer, Prepared)
-    supervisor = agent.commit(next(commits("term", [answer.member], [sys.executable, "task.py"]))).pid
-    pid = pid_in(agent.root, "term", "worker-0")
-    os.kill(supervisor, signal.SIGTERM)
-    result = follow(agent, Follow("term", "worker-0")).result
+    daemon = kill_supervisor("ended", signal.SIGTERM)
+    result = follow(agent, Follow("ended", "worker-0")).result
     assert result is not None
     assert result.reason == "the agent of worker-0 received SIGTERM"
-    assert not alive(pid)
+    assert not alive(daemon)
+    daemon = kill_supervisor("killed", signal.SIGKILL)
+    other = connect()
+    assert eventually(lambda: isinstance(other.prepare("next", Bundle(script)), Prepared))
+    assert not alive(daemon)
 
 
 def test_a_reader_who_does_not_read_holds_up_nothing(connect: Connect) -> None:
