@@ -105,7 +105,7 @@ class Claimed(NamedTuple):
 
 
 class HostAnnounced(NamedTuple):
-    """All that the cloud provider announces about this host; the fields are those of the status."""
+    """Announcements of the cloud provider about this host; the fields are those of the status."""
 
     preempted: bool
     end_at: Optional[float]  # None: jobs may run for ever
