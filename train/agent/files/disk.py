@@ -61,19 +61,16 @@ def copy_file(source: str, target: str, mode: int, mtime_ns: Optional[int] = Non
     Raises:
         OSError: it cannot be read or written.
     """
-    reads = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with contextlib.ExitStack() as stack:
+        reads = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        stack.callback(os.close, reads)
         writes = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(reads).st_size >= _PIECE:
-                _copy_in_kernel(reads, writes)
-            while piece := os.read(reads, _PIECE):
-                write_all(writes, piece)
-            finish_file(writes, mode, mtime_ns)
-        finally:
-            os.close(writes)
-    finally:
-        os.close(reads)
+        stack.callback(os.close, writes)
+        if os.fstat(reads).st_size >= _PIECE:
+            _copy_in_kernel(reads, writes)
+        while piece := os.read(reads, _PIECE):
+            write_all(writes, piece)
+        finish_file(writes, mode, mtime_ns)
 
 
 def _copy_in_kernel(reads: int, writes: int) -> None:

@@ -6,8 +6,9 @@ before it, so that a reader can put both into one order.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from train.agent.files.disk import list_names, make_directory, read_json, remove_file, write_all, write_atomic
 from train.agent.files.paths import TaskPaths
@@ -136,38 +137,26 @@ def read_entries(paths: TaskPaths) -> Optional[List[Entry]]:
 
 def states(paths: TaskPaths, attempt: int) -> List[TaskState]:
     """Return all state changes of an attempt, in order."""
-    try:
-        with open(paths.records(attempt), "rb") as file:
-            lines = [line for line in file if line.startswith(b'{"record":"task_state"')]
-    except OSError:
-        return []
-    states = []
-    for line in lines:
-        try:
-            record = decode(line)
-        except ValueError:
-            continue
-        if isinstance(record, TaskState):
-            states.append(record)
-    return states
+    return [record for record in _read_records(paths, attempt, b"task_state") if isinstance(record, TaskState)]
 
 
 def last_progress(paths: TaskPaths, attempt: int) -> Optional[Progress]:
     """Return the last progress of an attempt that was recorded; None: none, or not near the end of the records."""
-    try:
-        with open(paths.records(attempt), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            lines = file.read(_TAIL).splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        if line.startswith(b'{"record":"progress"'):
-            try:
-                record = decode(line)
-            except ValueError:
-                continue
-            return record if isinstance(record, Progress) else None
-    return None
+    newest = None
+    for record in _read_records(paths, attempt, b"progress", _TAIL):
+        newest = record if isinstance(record, Progress) else newest
+    return newest
+
+
+def _read_records(paths: TaskPaths, attempt: int, name: bytes, tail: int = 0) -> Iterator[Record]:
+    """Yield the records of that name, in the last `tail` bytes of the file if that is given."""
+    with contextlib.suppress(OSError), open(paths.records(attempt), "rb") as file:
+        if tail:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+        for line in file:
+            if line.startswith(b'{"record":"%s"' % name):
+                with contextlib.suppress(ValueError):  # it is cut off
+                    yield decode(line)
 
 
 def attempts(paths: TaskPaths) -> List[int]:

@@ -25,6 +25,7 @@ JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _ANSWER_DEADLINE_S = 2.0
 _ALL = 1_000_000
+_EMPTY: Dict[str, Any] = {"job": "", "fleet": "", "slot": "", "started_at": 0.0, "command": [], "members": []}
 
 
 def find_task(host: HostPaths, job: str, slot: str) -> TaskPaths:
@@ -139,35 +140,32 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
     if result is None and live is None:
         result = lost_result(paths, str(job.get("job", "")), attempt)
     history = states(paths, attempt)
-    slot, members = str(job.get("slot", "")), members_of(job)
-    policy = build(Policy, job.get("policy") or {})
-    return JobReport(
-        job=str(job.get("job", "")),
-        fleet=str(job.get("fleet", "")),
-        slot=slot,
-        task=history[-1].task if history else next((member.task for member in members if member.slot == slot), ""),
-        attempt=attempt,
-        phase=history[-1].phase if history else Phase.WAITING,
-        alive=live is not None,
-        started_at=float(job.get("started_at", 0.0)),
-        command=[str(word) for word in job.get("command", [])],
-        members=members,
-        log_size=size_of(paths.log(attempt)),
-        exit=history[-1].exit if history else None,
+    slot, policy = str(job.get("slot", "")), build(Policy, job.get("policy") or {})
+    newest = history[-1] if history else None
+    tasks = [member.task for member in members_of(job) if member.slot == slot]
+    is_open = live is not None and result is None
+    report: JobReport = build(
+        JobReport,
+        {
+            **_EMPTY,
+            **job,
+            "task": newest.task if newest else "".join(tasks),
+            "attempt": attempt,
+            "phase": (newest.phase if newest else Phase.WAITING).value,
+            "alive": live is not None,
+            "log_size": size_of(paths.log(attempt)),
+            "attempts": policy.max_attempts,
+            "max_workers": policy.max_workers or None,
+            "queued_after": read_text(paths.queued) if is_open else "",
+            "maintenance": _read_window(paths) if is_open else [],
+        },
+    )
+    return report._replace(
+        exit=newest.exit if newest else None,
+        listened=newest.listened if newest else None,
         result=result,
         progress=_newest(records.Progress, live) if live is not None else last_progress(paths, attempt),
         usage=_newest(records.Usage, live or []),
-        attempts=policy.max_attempts,
-        queued_after=read_text(paths.queued) if live is not None and result is None else "",
-        listened=history[-1].listened if history else None,
-        name=str(job.get("name", "")),
-        job_name=str(job.get("job_name", "")),
-        arguments=[str(word) for word in job.get("arguments", [])],
-        code_sha256=str(job.get("code_sha256", "")),
-        versions={str(name): str(version) for name, version in (job.get("versions") or {}).items()},
-        joinable=[str(slot) for slot in job.get("joinable") or []],
-        max_workers=policy.max_workers or None,
-        maintenance=_read_window(paths) if live is not None and result is None else [],
     )
 
 

@@ -147,12 +147,9 @@ def listen_for_links(address: str) -> socket.socket:
         RefusedError: this host does not have the address.
     """
     family, target = socket.AF_INET, ""
-    for candidate in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(candidate, address)
-        except OSError:
-            continue
-        family, target = candidate, address
+    with contextlib.suppress(socket.gaierror):
+        family = socket.getaddrinfo(address, 0, flags=socket.AI_NUMERICHOST)[0][0]
+        target = address
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.bind((target, 0))

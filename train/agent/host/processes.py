@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
@@ -271,20 +270,11 @@ def supervisor_of(paths: TaskPaths) -> Optional[ProcessId]:
 def await_exit(process: ProcessId, deadline_s: float) -> bool:
     """Wait for the end of a process that need not be a child; return False if the deadline passes."""
     end = time.monotonic() + deadline_s
-    try:
-        fd = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):  # gone; or Linux before 5.3, which has no event for it
-        while is_alive(process) and time.monotonic() < end:
-            time.sleep(_POLL_S)
-        return not is_alive(process)
-    try:
-        if is_alive(process):
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(max(0.0, deadline_s) * 1000)
-        return not is_alive(process)
-    finally:
-        os.close(fd)
+    while is_alive(process):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def decode_exit(status: int) -> Exit:

@@ -14,7 +14,7 @@ import gc
 import os
 import signal
 import time
-from typing import AbstractSet, Callable, Dict, Mapping, NamedTuple, NoReturn, Sequence
+from typing import AbstractSet, Callable, Dict, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
 from train.agent.files.disk import make_directory, read_text, write_atomic
 from train.agent.injected import read_source
@@ -26,7 +26,7 @@ _LONGEST_OPEN = 64  # bytes
 _NOT_RELEASED = 125
 _NOT_RUN = 127
 _FIRST_LINE = 256  # bytes of a script's first line, which names its interpreter
-# Where the ends of a hook's pipes are in its process: out of the way of all that a script opens or counts on.
+# Where the end of the hook's pipe is in its process: out of the way of all that a script opens or counts on.
 _HIGHEST = 1023
 VARIABLE = "FLEET_HOOK"
 PROVE = "prove"
@@ -144,14 +144,6 @@ class Spawned(NamedTuple):
     line_end: int = -1  # its other end, by its number in the process
 
 
-class _Ends(NamedTuple):
-    """The child's ends of all pipes; -1 if there is none."""
-
-    output: int
-    gate: int
-    line: int
-
-
 def spawn(
     command: Sequence[str],
     env: Dict[str, str],
@@ -172,7 +164,6 @@ def spawn(
     output, output_end = os.pipe()
     gate_end, gate = os.pipe() if gated else (-1, -1)
     line, line_end = os.pipe() if hook else (-1, -1)
-    ends = _Ends(output_end, gate_end, line_end)
     if hook:
         os.set_blocking(line, False)
         os.set_blocking(line_end, False)  # unread stacks are lost; they never block the task
@@ -181,14 +172,14 @@ def spawn(
     try:
         pid = os.fork()
         if pid == 0:
-            _run_child(command, env, directory, umask, parent, ends, hook)
+            _run_child(command, env, directory, umask, parent, (output_end, gate_end, line_end), hook)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    for end in ends:
+    for end in (output_end, gate_end, line_end):
         if end >= 0:
             os.close(end)
     os.set_blocking(output, False)
-    return Spawned(pid, output, gate, line, _high_descriptor(0) if hook else -1)
+    return Spawned(pid, output, gate, line, _line_number() if hook else -1)
 
 
 def open_gate(spawned: Spawned, start_at: float = 0.0) -> bool:
@@ -223,23 +214,10 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _high_descriptor(index: int) -> int:
-    """Return the highest usable descriptor minus `index`, within reason: the kernel's table grows with it."""
+def _line_number() -> int:
+    """Return the highest usable descriptor, within reason: the kernel's table grows with it."""
     most = os.sysconf("SC_OPEN_MAX")
-    return (min(most - 1, _HIGHEST) if most > 0 else _HIGHEST) - index
-
-
-def _keep_descriptors(ends: _Ends) -> _Ends:
-    """Keep the standard descriptors, the gate, and the line; return their new numbers."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    high = [os.dup(fd) for fd in (nothing, ends.output)]
-    os.dup2(high[0], 0)
-    os.dup2(high[1], 1)
-    os.dup2(high[1], 2)
-    line = os.dup2(ends.line, _high_descriptor(0)) if ends.line >= 0 else -1
-    gate = os.dup2(ends.gate, _high_descriptor(1)) if ends.gate >= 0 else -1
-    close_descriptors({gate, line})
-    return _Ends(1, gate, line)
+    return min(most - 1, _HIGHEST) if most > 0 else _HIGHEST
 
 
 def _explain_failure(program: str, error: OSError) -> str:
@@ -261,22 +239,26 @@ def _run_child(
     directory: str,
     umask: int,
     parent: int,
-    ends: _Ends,
+    ends: Tuple[int, int, int],
     hook: str,
 ) -> NoReturn:
+    output, gate, line = ends
     try:
         os.setsid()
         if not end_with(parent):
             os._exit(_NOT_RELEASED)
         signal.set_wakeup_fd(-1)
-        _, gate, line = _keep_descriptors(ends)
+        close_descriptors(set(ends))
         _default_signals()
         os.umask(umask)
         if gate >= 0 and not _pass_gate(gate):
             os._exit(_NOT_RELEASED)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.chdir(directory)
         if hook:
-            env = hook_environment(hook, env, line)
+            env = hook_environment(hook, env, os.dup2(line, _line_number()))
         os.execvpe(command[0], list(command), env)  # noqa: S606 - no shell is meant
     except OSError as error:
         reason = _explain_failure(command[0], error)
