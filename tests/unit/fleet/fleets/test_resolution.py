@@ -98,36 +98,26 @@ def test_a_repetition_keeps_the_fleet_whatever_the_defaults_are_now() -> None:
     has = asked(settings(gpu="t4:2", workers=3, spot=True, zones=("us-central1",)))
     assert asked(record=has) == has
     assert asked(defaults=settings(workers=5, gpu="v100", project="other", packages=("jax",)), record=has) == has
+    for workers in (1, 5):  # only the option changes the number of workers
+        assert asked(settings(workers=workers), record=has, ready=True) == replace(has, workers=workers)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "words", "ready"),
     [
-        (settings(provider="local"), "provider local requested, the fleet was created by gce"),
-        (settings(gpu="a100"), "GPU type nvidia-tesla-a100 requested, the fleet has nvidia-tesla-t4"),
-        (settings(spot=True), "spot yes requested, the fleet has no"),
-        (settings(packages=("jax",)), "packages jax requested"),
-        (settings(zones=("us-west1",)), "zones us-west1 requested"),
+        (settings(provider="local"), "provider local requested, the fleet was created by gce", True),
+        (settings(gpu="a100"), "GPU type nvidia-tesla-a100 requested, the fleet has nvidia-tesla-t4", True),
+        (settings(workers=5, spot=True), "spot yes requested, the fleet has no", True),
+        (settings(packages=("jax",)), "packages jax requested", True),
+        (settings(zones=("us-west1",)), "zones us-west1 requested", True),
+        (settings(workers=5), "5 workers requested, the fleet has 2", False),  # its creation has not finished
     ],
 )
-def test_a_different_option_is_reported(given: Settings, words: str) -> None:
+def test_a_different_option_is_reported(given: Settings, words: str, ready: bool) -> None:
     has = asked(settings(gpu="t4"))
     with pytest.raises(UsageError, match="already up with other settings") as refusal:
-        asked(given, record=has, ready=True)
-    assert words in refusal.value.cause
-
-
-def test_only_the_option_changes_the_number_of_workers_of_a_fleet() -> None:
-    has = asked(settings(gpu="t4"))
-    for workers in (1, 5):
-        assert asked(settings(workers=workers), record=has, ready=True) == replace(has, workers=workers)
-        assert asked(defaults=settings(workers=workers), record=has, ready=True) == has
-    with pytest.raises(UsageError) as refusal:
-        asked(settings(workers=5, spot=True), record=has, ready=True)
-    assert refusal.value.cause == "spot yes requested, the fleet has no"
-    with pytest.raises(UsageError) as refusal:
-        asked(settings(workers=5), record=has)  # its creation has not finished
-    assert refusal.value.cause == "5 workers requested, the fleet has 2"
+        asked(given, record=has, ready=ready)
+    assert refusal.value.cause == words if given.workers else words in refusal.value.cause
 
 
 @pytest.mark.parametrize(
@@ -166,74 +156,46 @@ def test_a_local_fleet_uses_the_active_environment_if_it_has_tensorflow(
     assert asked(settings(provider="gce")).python == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "accept_new", "retry", "wrong"),
-    [
-        (Settings(), True, True, ["--retry-until-up", "--accept-new"]),
-        (settings(inventory="hosts"), True, True, ["--retry-until-up"]),
-        (Settings(provider="gce"), False, True, []),
-    ],
-)
-def test_options_without_an_effect_are_refused(
-    given: Settings, accept_new: bool, retry: bool, wrong: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_without_an_effect_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("hosts").write_text("a\nb\n")
-    request = UpRequest("demo", given, Settings(), accept_new=accept_new, retry_until_up=retry)
-    if not wrong:
-        resolve_spec(request, None)
-        return
-    with pytest.raises(UsageError, match="cannot be used with") as error:
-        resolve_spec(request, None)
-    assert error.value.next_steps == (Again(dict.fromkeys(wrong)),)
+    both = ("--retry-until-up", "--accept-new")
+    for given, wrong in ((Settings(), both), (settings(inventory="hosts"), both[:1])):
+        with pytest.raises(UsageError, match="cannot be used with") as error:
+            resolve_spec(UpRequest("demo", given, Settings(), accept_new=True, retry_until_up=True), None)
+        assert error.value.next_steps == (Again(dict.fromkeys(wrong)),)
+    resolve_spec(UpRequest("demo", Settings(provider="gce"), Settings(), retry_until_up=True), None)
 
 
 # --- hosts that exist ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def inventory(tmp_path: Path) -> str:
-    path = tmp_path / "hosts.txt"
-    path.write_text("gpu1\ngpu2\ngpu3\n")
-    return str(path)
-
-
-def up(spec: FleetSpec, *hosts: str) -> FleetRecord:
-    """Return the record of a fleet that is up."""
-    instances = [
-        Instance(f"worker-{index}", "demo", host, InstanceState.RUNNING, host) for index, host in enumerate(hosts)
-    ]
-    return FleetRecord(spec, 1.0, instances=tuple(instances))
-
-
-def test_an_inventory_means_all_of_its_hosts(inventory: str) -> None:
+def test_an_inventory_means_all_of_its_hosts_and_other_settings_of_fleet_toml_are_ignored(tmp_path: Path) -> None:
+    inventory = str(tmp_path / "hosts.txt")
+    Path(inventory).write_text("gpu1\ngpu2\ngpu3\n")
     spec = FleetSpec("demo", "static", 3, options=StaticOptions(inventory=inventory))
-    assert asked(settings(inventory=inventory)) == spec
+    named = settings(inventory=inventory)
     assert asked(defaults=settings(provider="static", inventory=inventory)) == spec
+    for defaults in (
+        SILENCE,
+        settings(provider="static", inventory="/etc/other", limit="none", workers=1),
+        settings(provider="gce", gpu="t4", workers=8),
+    ):
+        assert asked(named, defaults) == spec
     assert asked(settings(inventory=inventory, workers=2)).workers == 2
     assert asked(settings(inventory=inventory, limit="gpu2:gpu3")) == replace(
         spec, workers=2, options=StaticOptions(inventory=inventory, limit="gpu2:gpu3")
     )
-
-
-def test_settings_of_another_inventory_in_fleet_toml_are_ignored(inventory: str) -> None:
-    defaults = settings(provider="static", inventory="/etc/other", limit="none", workers=1)
-    assert asked(settings(inventory=inventory), defaults) == FleetSpec(
-        "demo", "static", 3, options=StaticOptions(inventory=inventory)
-    )
-    rented = settings(provider="gce", gpu="t4", workers=8)
-    assert asked(settings(inventory=inventory), rented) == FleetSpec(
-        "demo", "static", 3, options=StaticOptions(inventory=inventory)
-    )
-
-
-def test_a_file_that_changed_is_not_passed_over_where_it_is_named_again(inventory: str) -> None:
-    record = up(FleetSpec("demo", "static", 3, options=StaticOptions(inventory=inventory)), "gpu1", "gpu2", "gpu3")
-    Path(inventory).write_text("gpu3\ngpu2\ngpu1\n")
-    with pytest.raises(UsageError) as error:
-        resolve_spec(UpRequest("demo", settings(inventory=inventory), SILENCE), record)
-    assert error.value.cause == "hosts gpu3, gpu2, gpu1 requested, the fleet has gpu1, gpu2, gpu3"
-    Path(inventory).write_text("gpu1\n")
-    with pytest.raises(UsageError) as error:
-        resolve_spec(UpRequest("demo", settings(inventory=inventory), SILENCE), record)
-    assert "1 worker requested, the fleet has 3" in error.value.cause
+    instances = [
+        Instance(f"worker-{number - 1}", "demo", f"gpu{number}", InstanceState.RUNNING, f"gpu{number}")
+        for number in (1, 2, 3)
+    ]
+    record = FleetRecord(spec, 1.0, instances=tuple(instances))
+    for text, cause in (  # the file has changed, and is named again
+        ("gpu3\ngpu2\ngpu1\n", "hosts gpu3, gpu2, gpu1 requested, the fleet has gpu1, gpu2, gpu3"),
+        ("gpu1\n", "1 worker requested, the fleet has 3"),
+    ):
+        Path(inventory).write_text(text)
+        with pytest.raises(UsageError) as error:
+            resolve_spec(UpRequest("demo", named, SILENCE), record)
+        assert cause in error.value.cause
