@@ -16,10 +16,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 from typing import (
     TYPE_CHECKING,
-    AbstractSet,
     Dict,
     FrozenSet,
     List,
@@ -51,11 +49,6 @@ _TEMPORARY = re.compile(
     r"(?:^|/)(?:[^/]*_temp|[^/]*\.tempstate\d+|checkpoint\.tmp[^/]*|tmp[a-z0-9_]{8}|[^/]*\.orbax-checkpoint-tmp[^/]*"
     r"|[^/]+?(?:\.tmp(?:[._-][^/]*|[0-9a-fA-F]*)|\.temp|\.part|\.partial|\.swp|~))(?:/|$)"
 )
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-_ZIP = b"PK\x03\x04"
-_BINARY = (".h5", ".hdf5", ".keras", ".npz")  # each begins with one of the two
-_SUPERBLOCK = 96  # bytes; the largest part of one that is read
-_WRITING = 0x1  # consistency flag of superblock version 3: open for writing
 
 
 class DirectoryListing(NamedTuple):
@@ -84,46 +77,18 @@ class State(NamedTuple):
         """Return True if it has no files."""
         return all(entry.kind is PathKind.DIRECTORY for entry in self.entries)
 
-    def changed_files(self, baseline: Keys) -> List[str]:
-        """Return the files that differ from those of another state."""
-        return [
-            entry.path
-            for entry in self.entries
-            if entry.kind is not PathKind.DIRECTORY and baseline.get(entry.path) != entry.key
-        ]
-
-    def shows_its_end(self, baseline: Keys) -> bool:
-        """Return True if the format of each file that changed shows its end, or it is declared complete."""
-        changed = set(self.changed_files(baseline)) - self.declared_complete
-        return all(path.endswith(_BINARY) for path in changed)
-
-    def independent_files(self, baseline: Keys) -> Set[str]:
-        """Return the files each of which is a checkpoint; empty if others could belong to them.
-
-        A ``.keras`` file contains the optimizer, too. A single other file of which `baseline` contains no companion
-        has none.
-        """
-        others = {
-            entry.path
-            for entry in self.entries
-            if entry.kind is not PathKind.DIRECTORY
-            and entry.path not in self.declared_complete
-            and not self._is_managed(entry.path)
-        }
-        is_single = len(others) == 1 and others <= set(baseline) and all(path.endswith(_BINARY) for path in others)
-        return others if is_single or all(path.endswith(".keras") for path in others) else set()
-
-    def declared_part(self, baseline: Keys, whole: AbstractSet[str] = frozenset()) -> Optional[State]:
+    def declared_part(self, baseline: Keys) -> Optional[State]:
         """Return the state without checkpoints that TensorFlow has not named yet.
 
         Args:
             baseline: Keys of a state that was complete.
-            whole: Files that are complete although nothing declares that.
 
         Returns:
             None if any other file has changed since: it may be in progress.
         """
-        undeclared = set(self.changed_files(baseline)) - self.declared_complete - whole
+        files = [entry for entry in self.entries if entry.kind is not PathKind.DIRECTORY]
+        changed = {entry.path for entry in files if baseline.get(entry.path) != entry.key}
+        undeclared = changed - self.declared_complete
         missing = set(baseline) - set(self.keys)
         if any(not self._is_managed(path) for path in undeclared | missing):
             return None
@@ -247,40 +212,3 @@ def _read_named_checkpoints(listing: DirectoryListing, path: str) -> List[str]:
         if full.startswith(listing.directory.rstrip("/") + "/"):
             prefixes.append(os.path.relpath(full, listing.directory))
     return prefixes
-
-
-# --- files with a format that shows their end ----------------------------------------------------------------------
-
-
-def is_unfinished(file: str) -> bool:
-    """Return True if an HDF5 file or an archive (``.keras``, ``.npz``) was not written to its end.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with open(file, "rb") as opened:
-        head = opened.read(_SUPERBLOCK)
-    if head.startswith(_HDF5):
-        return _is_unfinished_hdf5(head, os.path.getsize(file))
-    if head.startswith(_ZIP):
-        import zipfile
-
-        return not zipfile.is_zipfile(file)  # its directory is written last
-    return file.endswith(_BINARY)
-
-
-def _is_unfinished_hdf5(head: bytes, size: int) -> bool:
-    """Compare the end-of-file address with the size; HDF5 writes that address when it closes the file.
-
-    Source: HDF5 File Format Specification 3.0, section II.A, "Format Signature and Superblock".
-    """
-    version = head[8] if len(head) == _SUPERBLOCK else 0
-    lengths, base = {0: (13, 24), 1: (13, 28), 2: (9, 12), 3: (9, 12)}.get(version, (0, 0))
-    if not base or size < _SUPERBLOCK:
-        return size < _SUPERBLOCK
-    if head[lengths] != struct.calcsize("<Q"):
-        return False
-    if version == 3 and head[11] & _WRITING:
-        return True
-    (end,) = struct.unpack_from("<Q", head, base + 16)
-    return bool(end != size)

@@ -16,9 +16,9 @@ import socket
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from train.agent.checkpoints.formats import State, checkpoint_name, complete_state, is_unfinished
+from train.agent.checkpoints.formats import State, checkpoint_name, complete_state
 from train.agent.checkpoints.snapshot import Snapshot, SnapshotManifest, newer, replicated_keys, replication_problem
 from train.agent.checkpoints.store import (
     ChangedError,
@@ -44,8 +44,7 @@ from train.agent.protocol.session import Credentials
 if TYPE_CHECKING:
     from train.agent.checkpoints.snapshot import Keys
 
-QUIET_S = 2.0  # a directory is at rest if it is unchanged for this time …
-_VERIFIED_QUIET_S = 0.5  # … or for this time, if the format of each new file shows its end
+QUIET_S = 2.0  # a directory is at rest if it is unchanged for this time
 
 _NICE = 10
 _STACK = 512 << 10  # bytes, of a thread
@@ -352,10 +351,8 @@ class _Watcher:
             self._report_missing(state)
         if state is None:
             return
-        quiet_s = _VERIFIED_QUIET_S if state.shows_its_end(baseline) else QUIET_S
-        is_quiet = now - self._seen_at >= quiet_s and self._is_task_alive()
-        if not is_quiet or not self._are_finished(state.changed_files(baseline)):
-            state = self._declared_part(state, baseline, is_running=True)
+        if now - self._seen_at < QUIET_S or not self._is_task_alive():
+            state = state.declared_part(baseline)
         if state is not None and state.keys != baseline:
             self._take(state)
 
@@ -371,24 +368,10 @@ class _Watcher:
             f" copied to other hosts: {cause}"
         )
 
-    def _are_finished(self, paths: Iterable[str]) -> bool:
-        files = (os.path.join(self._live, path) for path in paths)
-        return not any(is_unfinished(file) for file in files if not os.path.islink(file))
-
     def _is_task_alive(self) -> bool:
         """Return True unless the task is ending: a process that was killed may have left half a file."""
         task = read_stat(self._task)
         return task is not None and not task.ending
-
-    def _declared_part(self, state: State, baseline: Keys, *, is_running: bool) -> Optional[State]:
-        """Return what is complete without a time of rest.
-
-        After the task was killed, the end of an HDF5 file proves nothing: it may have been flushed before.
-        """
-        files = state.independent_files(baseline).intersection(state.changed_files(baseline))
-        can_be_whole = all(path.endswith(".keras") for path in files) or (is_running and self._is_task_alive())
-        is_whole = bool(files) and can_be_whole and self._are_finished(files)
-        return state.declared_part(baseline, files if is_whole else frozenset())
 
     def _look_last(self, *, is_orderly: bool) -> None:
         """Take what is complete although the task has ended; nothing can be half written if it ended by itself."""
@@ -399,7 +382,7 @@ class _Watcher:
         for left in reversed(range(_LAST_TRIES)):
             state = complete_state(read_listing(self._live))
             if state is not None and not is_orderly:
-                state = self._declared_part(state, self._baseline, is_running=False)
+                state = state.declared_part(self._baseline)
             if state is None or state.keys == self._baseline or (state.empty and not is_orderly):
                 return
             try:

@@ -1,13 +1,8 @@
-"""Complete states of checkpoint directories, and files whose format shows whether they were written to their end."""
+"""Complete states of checkpoint directories."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +11,9 @@ from train.agent.checkpoints.formats import (
     State,
     complete_state,
     is_ignored,
-    is_unfinished,
     named_checkpoints,
 )
 from train.agent.checkpoints.snapshot import PathItem, PathKind
-
-with contextlib.suppress(ImportError):
-    importlib.import_module("h5py")  # it starts a process, which a unit test must not do
 
 
 def files(*paths: str, mtime_ns: int = 1) -> list[PathItem]:
@@ -163,85 +154,7 @@ def test_a_backup_of_keras_is_complete_when_its_metadata_are_the_newest_file() -
         assert not backup(*kept, *files(newer, mtime_ns=6)).declared_complete
 
 
-def test_a_file_is_independent_only_without_others_that_could_belong_to_it() -> None:
-    first, second = state(files("a.keras")), state(files("a.keras", "b.keras", mtime_ns=2))
-    assert second.independent_files({}) == {"a.keras", "b.keras"}
-    assert paths(second.declared_part(first.keys, {"a.keras", "b.keras"})) == {"a.keras", "b.keras"}
-    assert second.declared_part(first.keys, {"a.keras"}) is None
-    assert not state(files("a.keras", "epoch.txt")).independent_files({})
-    single = state(files("w.h5"))
-    assert not single.independent_files({})  # its companion may follow
-    assert single.independent_files(single.keys) == {"w.h5"}
-    assert not state(files("w.h5", "v.h5")).independent_files(single.keys)
-    assert not state(files("w.bin")).independent_files(state(files("w.bin")).keys)
-    declared = state([*files("checkpoint", "a.keras"), *saved("ckpt-1")], named("ckpt-1"))
-    assert declared.independent_files({}) == {"a.keras"}
-
-
-def test_only_formats_that_show_their_end_have_the_shorter_time_of_rest() -> None:
-    assert state(files("a.h5", "b.npz", "c.keras")).shows_its_end({})
-    mixed = state(files("a.h5", "epoch.txt"))
-    assert not mixed.shows_its_end({})
-    assert mixed.shows_its_end(state(files("epoch.txt")).keys)
-
-
 def test_a_checkpoint_that_is_not_named_yet_is_left_out() -> None:
     old = state([*files("checkpoint"), *saved("ckpt-1"), *saved("best")], named("ckpt-1")).keys
     kept = [*files("checkpoint", mtime_ns=2), *saved("ckpt-2"), *saved("best")]
     assert paths(state([*kept, *saved("ckpt-3")], named("ckpt-2")).declared_part(old)) == {e.path for e in kept}
-
-
-# --- files with a format that shows their end ----------------------------------------------------------------------
-
-
-def zipped() -> bytes:
-    """Return a small file in the format of .keras and .npz."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("metadata.json", "{}")
-        archive.writestr("model.weights.h5", bytes(500))
-    return buffer.getvalue()
-
-
-def hdf5(libver: str = "earliest") -> bytes:
-    """Return a small HDF5 file."""
-    h5py = pytest.importorskip("h5py")
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w", libver=libver) as file:
-        file["weights"] = list(range(100))
-    return buffer.getvalue()
-
-
-def unfinished(directory: Path, name: str, data: bytes) -> bool:
-    (directory / name).write_bytes(data)
-    return is_unfinished(str(directory / name))
-
-
-@pytest.mark.parametrize("name", ["model.keras", "a.npz", "model.weights.h5", "latest.h5"])
-def test_each_beginning_of_a_file_is_unfinished_and_all_of_it_is_not(tmp_path: Path, name: str) -> None:
-    data = zipped() if name in ("model.keras", "a.npz") else hdf5("latest" if name == "latest.h5" else "earliest")
-    assert not unfinished(tmp_path, name, data)
-    sizes = [*range(100), *range(100, len(data), 41), len(data) - 1]
-    assert all(unfinished(tmp_path, name, data[:size]) for size in sizes)
-
-
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_hdf5_counts_only_when_it_was_closed(tmp_path: Path, libver: str) -> None:
-    h5py = pytest.importorskip("h5py")
-    path = tmp_path / "model.h5"
-    file = h5py.File(path, "w", libver=libver)
-    for number in range(5):
-        file.create_dataset(str(number), data=list(range(2000)))
-        assert is_unfinished(str(path))
-    file.flush()
-    file.create_dataset("more", data=list(range(2000)))
-    assert is_unfinished(str(path))
-    file.close()
-    assert not is_unfinished(str(path))
-
-
-def test_what_has_no_known_format_is_never_unfinished(tmp_path: Path) -> None:
-    for name, data in (("a.bin", b""), ("weights.npy", b"x"), ("ckpt-1.index", b""), ("state.json", b"[1,")):
-        assert not unfinished(tmp_path, name, data)
-    assert unfinished(tmp_path, "renamed.bin", zipped()[:-1])
-    assert not unfinished(tmp_path, "old.keras", hdf5())
