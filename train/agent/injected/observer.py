@@ -164,15 +164,13 @@ class StepClock:
         window, calls = now - self._window, self._calls
         count = max(calls.values(), key=lambda call: call[1])[0]
         waited = self._read_waits()
-        texts = {
-            "step_s": "%.6f" % (window / count),
-            "input_s": "null" if waited is None else "%.6f" % (waited / count),
-            "python_s": "null",
-        }
-        if not _count_gpus():
-            outside = max(0.0, window - sum(seconds for _, seconds in calls.values()))
-            texts["python_s"] = "%.6f" % (outside / count)
-        self._reporter.write("{%s}" % ", ".join('"%s": %s' % item for item in texts.items()))
+        outside = max(0.0, window - sum(seconds for _, seconds in calls.values())) if not _count_gpus() else None
+        times = {"step_s": window, "input_s": waited, "python_s": outside}
+        texts = [
+            '"%s": %s' % (name, "null" if seconds is None else "%.6f" % (seconds / count))
+            for name, seconds in times.items()
+        ]
+        self._reporter.write("{%s}" % ", ".join(texts))
         self._calls = {}
         self._window = time.monotonic()
 

@@ -95,11 +95,11 @@ class Uv:
         end, _ = run_quietly(command, self._environment, self._steps, _DEADLINE_S)
         return end is not None and end.code == 0
 
-    def install(self, paths: VenvPaths, *packages: str) -> bool:
+    def install(self, paths: VenvPaths, *arguments: str) -> bool:
         """Install packages into an environment; return whether it worked: if not, pip finds out why."""
         if not self._fetch():
             return False
-        command = [self._path, "pip", "install", "--compile-bytecode", "--python", paths.python, *packages]
+        command = [self._path, "pip", "install", "--python", paths.python, *arguments]
         cache = os.path.join(paths.scratch, "uv")  # its files become those of the environment
         watch = InstallationWatch(paths, self._steps)
         environment = {**self._environment, "UV_CACHE_DIR": cache, "TMPDIR": paths.scratch}

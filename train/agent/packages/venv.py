@@ -150,12 +150,8 @@ class Venvs:
         self._steps = steps
         self._source = source
 
-    def locate(self, spec: EnvironmentSpec, base: Base) -> VenvPaths:
-        """Return the paths of the requested environment."""
-        return self._host.venv(environment_name(spec, base))
-
-    def ensure(self, spec: EnvironmentSpec, base: Base) -> bool:
-        """Create the requested environment if it is missing; return whether it was created now.
+    def ensure(self, spec: EnvironmentSpec, base: Base) -> Tuple[str, bool]:
+        """Create the requested environment if it is missing; return its interpreter, and whether it was created now.
 
         Args:
             spec: Its content.
@@ -166,11 +162,15 @@ class Venvs:
             ClientGoneError: the client disconnected; likewise.
             OSError: probably because the disk is full; likewise.
         """
-        paths = self.locate(spec, base)
+        paths = self._host.venv(environment_name(spec, base))
+        if base.owner:
+            _mark_used(VenvPaths(base.owner))
+        if _mark_used(paths):
+            return paths.python, False
         disk.make_directory(self._host.venvs)
         with self._locked():
-            if mark_used(paths):
-                return False
+            if _mark_used(paths):
+                return paths.python, False
             self._prune(base)
             self._check_disk(spec, base)
             try:
@@ -178,7 +178,7 @@ class Venvs:
             except BaseException:
                 disk.remove_tree(paths.directory)
                 raise
-        return True
+        return paths.python, True
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -247,7 +247,7 @@ class Venvs:
             self._create_empty(paths, base, uv)
             _write_base_file(paths, base)  # uv does not see the packages below
         elif uv.replaces_pip and uv.create(paths, base.path):
-            if uv.install(paths, *lists, "pip"):
+            if uv.install(paths, "--compile-bytecode", *lists, "pip"):
                 return
         else:
             self._create_empty(paths, base, uv)
@@ -317,14 +317,7 @@ def _write_base_file(paths: VenvPaths, base: Base) -> None:
         disk.write_atomic(path, lines.encode("utf-8", "surrogateescape"))
 
 
-def is_complete(paths: VenvPaths, base: Base) -> bool:
-    """Return True if an environment is complete; update the time of its last use, and of the one below it."""
-    if base.owner:
-        mark_used(VenvPaths(base.owner))
-    return mark_used(paths)
-
-
-def mark_used(paths: VenvPaths) -> bool:
+def _mark_used(paths: VenvPaths) -> bool:
     """Return True if an environment is complete; update the time of its last use."""
     try:
         os.utime(paths.ready)

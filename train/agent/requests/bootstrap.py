@@ -18,7 +18,6 @@ from train.agent.packages.venv import (
     Base,
     EnvironmentSpec,
     Venvs,
-    is_complete,
     overlay,
     significant_lines,
 )
@@ -75,9 +74,7 @@ def _ensure_environment(
     base = Base(os.path.realpath(interpreter.path), interpreter.versions["python"])
     if request.on_top:
         spec, base = overlay(host, spec, interpreter)
-    venvs = Venvs(host, session, steps, request.source)
-    paths = venvs.locate(spec, base)
-    return paths.python, not is_complete(paths, base) and venvs.ensure(spec, base)
+    return Venvs(host, session, steps, request.source).ensure(spec, base)
 
 
 def _find_base(probe: Probe, request: Bootstrap) -> Interpreter:

@@ -115,7 +115,8 @@ def test_packages_are_installed_once_per_content(connect: Connect, wheels: Path,
 def test_the_oldest_python_does_as_well(connect: Connect, wheels: Path) -> None:
     wheel(wheels, "adds", "1.0")
     python = find_interpreter("3.9")
-    answer = done(connect(env=pip_environment(wheels), python=python), requirements="adds")
+    agent = connect(env=pip_environment(wheels), python=python)
+    answer = done(agent, requirements="adds", python=python, on_top=True)
     assert answer.versions["python"].startswith("3.9.")
     subprocess.run([answer.python, "-c", "import adds"], check=True)
 
