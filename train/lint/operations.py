@@ -222,8 +222,9 @@ def parameters(function: Function, given: Call) -> dict[str, Value]:
     return result
 
 
-def passed_on(args: Value, keywords: Value) -> Call:
+def passed_on(call: Call) -> Call:
     """Return the arguments that ``strategy.run`` passes on."""
+    args, keywords = call.argument("args", 1), call.argument("kwargs", 2)
     is_exact = all(is_none(item) or (isinstance(item, Items) and item.exact) for item in (args, keywords))
     plain = [*args.items.values()] if isinstance(args, Items) and args.exact else []
     return Call(plain, keywords.items if isinstance(keywords, Items) else {}, not is_exact)

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from enum import IntEnum
 from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,15 +23,18 @@ from train.lint.values import (
     MISSING,
     Call,
     Const,
+    End,
     Frame,
     Function,
     Guard,
     Items,
     Location,
     Mark,
+    ProgramEnd,
     Scope,
     Value,
     inner,
+    passed,
     sequence,
     text,
     union,
@@ -49,22 +51,8 @@ _LEAVES = (ast.Break, ast.Return, ast.Raise, ast.Yield)
 _Node = ast.expr | ast.stmt | ast.ExceptHandler
 
 
-class _ProgramEnd(Exception):
-    """The program ends, or raises an exception."""
-
-
 class _TooLargeError(Exception):
     """The script is too large to be followed completely."""
-
-
-class _End(IntEnum):
-    """Ends of a block, ordered by how much code they skip."""
-
-    NEXT = 0
-    CONTINUE = 1
-    BREAK = 2
-    RETURN = 3
-    EXIT = 4
 
 
 class Trace(NamedTuple):
@@ -83,7 +71,7 @@ def trace(trees: Mapping[str, ast.Module], texts: Mapping[str, list[str]], entry
         entry: The script.
     """
     tracer = _Tracer(trees, texts, entry)
-    with suppress(_ProgramEnd):
+    with suppress(ProgramEnd):
         try:
             tracer.execute(entry)
         except (_TooLargeError, RecursionError):
@@ -165,17 +153,17 @@ class _Tracer:
         with self._under(*guards):
             try:
                 return run()
-            except _ProgramEnd:
+            except ProgramEnd:
                 self._frame, self._scopes, self._replica = frame, scopes, replica
                 return end
 
-    def _run_branches(self, guards: Iterable[Guard], bodies: Iterable[list[ast.stmt]], marks: Mark) -> list[_End]:
+    def _run_branches(self, guards: Iterable[Guard], bodies: Iterable[list[ast.stmt]], marks: Mark) -> list[End]:
         """Run blocks of which one is chosen; return their ends. The names are those of all that reach their end."""
         before, reached, ends = self._frame.names, [], []
         for guard, body in zip(guards, bodies, strict=True):
             self._frame.names = dict(before)
             ends.append(self._run_block(guard, body))
-            reached += [self._frame.names] if ends[-1] is _End.NEXT else []
+            reached += [self._frame.names] if ends[-1] is End.NEXT else []
         self._frame.names = reduce(lambda first, second: joined(first, second, marks), reached or [before])
         return ends
 
@@ -193,11 +181,10 @@ class _Tracer:
         return values[0] if isinstance(node, ast.Starred | ast.Await) else unknown(union(values))
 
     def _name(self, node: ast.Name) -> Value:
-        result = self._frame.find(node.id)
-        is_ipython = node.id == "get_ipython"
-        if result is None and is_ipython:
+        if node.id == "get_ipython":
             self._record("name.get_ipython", node)
-        return result or (Value(f"builtins.{node.id}") if is_ipython or hasattr(builtins, node.id) else unknown())
+        is_builtin = node.id == "get_ipython" or hasattr(builtins, node.id)
+        return self._frame.find(node.id) or (Value(f"builtins.{node.id}") if is_builtin else unknown())
 
     def _attribute(self, node: ast.Attribute) -> Value:
         return self._find_attribute(self.evaluate(node.value), node.attr)
@@ -229,20 +216,18 @@ class _Tracer:
             self._record("os.environ.__getitem__", node, key)
         return self._item(value, key)
 
-    def _item(self, value: Value, key: Value, default: Value | None = None) -> Value:
+    def _item(self, value: Value, key: Value, default: Value = MISSING) -> Value:
         """Return `value[key]`, or ``value.get(key, default)``."""
         name = key.value if isinstance(key, Const) else None
         if isinstance(value, Items):
-            missing = (default if value.exact and name is not None else None) or unknown()
+            missing = unknown() if default is MISSING or name is None or not value.exact else default
             return value.items.get(name, missing) if isinstance(name, str | int) else join(value.items.values())
         if value.name == ENVIRON and name is None:
             return unknown()
         if value.call is not None or value.name.endswith("[]"):
             return element(value)
         result = self._part(value, f"[{name}]")
-        result.marks |= key.marks
-        if default is not None and not result.meaning:
-            result.marks |= default.marks
+        result.marks |= key.marks if result.meaning else key.marks | default.marks
         return result
 
     # --- operators --------------------------------------------------------------------------------------------------
@@ -407,7 +392,7 @@ class _Tracer:
     def _method(self, func: Value, owner: Value, node: ast.expr, given: Call) -> Value:
         name, args = func.name.rpartition(".")[2], given.args
         if name in ("get", "pop", "setdefault") and args and (owner.meaning or isinstance(owner, Items)):
-            return self._item(owner, args[0], args[1] if len(args) > 1 else Const() if name == "get" else None)
+            return self._item(owner, args[0], args[1] if len(args) > 1 else Const() if name == "get" else MISSING)
         if func.meaning == "cluster":
             return func
         if isinstance(owner, Items):
@@ -443,7 +428,7 @@ class _Tracer:
         call = self._record(name, node, given=given, receiver=receiver)
         if is_in("exits", name):
             self._record("leave", node, left=call.loops)
-            raise _ProgramEnd
+            raise ProgramEnd
         given_scope = any(item.name.endswith(".scope()") for item in (*call.everything(), receiver))
         if given_scope or call.method == "experimental_set_strategy":
             self._scopes.append(None)  # it may be entered
@@ -466,9 +451,7 @@ class _Tracer:
                 self._enter(main, Call(starred=True))
         elif isinstance(first, Function) and kind == "strategy" and call.method in ("run", "experimental_run_v2"):
             outer, self._replica = self._replica, True
-            call.returned = self._enter(
-                first, operations.passed_on(call.argument("args", 1), call.argument("kwargs", 2))
-            )
+            call.returned = self._enter(first, operations.passed_on(call))
             self._replica = outer
         elif isinstance(first, Function) and is_in("takes_input_context", call.name):
             call.returned = self._enter(first, Call([Value("input_context")]))
@@ -504,7 +487,7 @@ class _Tracer:
             with self._under():
                 if isinstance(node, ast.Lambda):
                     self._returns[-1].append(self.evaluate(node.body))
-                elif self._run(node.body) is _End.NEXT:
+                elif self._run(node.body) is End.NEXT:
                     self._returns[-1].append(Const())
                 marks = union(Value(marks=guard.marks & DIFFERS) for guard in self._guards[start:])
         finally:
@@ -618,38 +601,38 @@ class _Tracer:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
-    def _run(self, body: Sequence[ast.stmt]) -> _End:
+    def _run(self, body: Sequence[ast.stmt]) -> End:
         """Run a block to its end, or to the statement that leaves it."""
         for statement in body:
-            handler: Callable[[Any], _End | None] = getattr(self, f"_{type(statement).__name__.lower()}", self._other)
+            handler: Callable[[Any], End | None] = getattr(self, f"_{type(statement).__name__.lower()}", self._other)
             end = handler(statement)
-            if end is not None and end is not _End.NEXT:
+            if end is not None and end is not End.NEXT:
                 return end
-        return _End.NEXT
+        return End.NEXT
 
-    def _run_block(self, guard: Guard, body: Sequence[ast.stmt]) -> _End:
-        return self._run_under([guard], lambda: self._run(body), _End.EXIT)
+    def _run_block(self, guard: Guard, body: Sequence[ast.stmt]) -> End:
+        return self._run_under([guard], lambda: self._run(body), End.EXIT)
 
     def _other(self, node: ast.stmt) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 self.evaluate(child)
 
-    def _return(self, node: ast.Return) -> _End:
+    def _return(self, node: ast.Return) -> End:
         self._returns[-1].append(self.evaluate(node.value) if node.value is not None else Const())
         self._leave(node, self._loops()[self._outer_loops :])
-        return _End.RETURN
+        return End.RETURN
 
     def _raise(self, node: ast.Raise) -> None:
         self._other(node)
-        raise _ProgramEnd
+        raise ProgramEnd
 
-    def _break(self, node: ast.Break) -> _End:
+    def _break(self, node: ast.Break) -> End:
         self._leave(node, self._loops()[-1:])
-        return _End.BREAK
+        return End.BREAK
 
-    def _continue(self, _: ast.Continue) -> _End:
-        return _End.CONTINUE
+    def _continue(self, _: ast.Continue) -> End:
+        return End.CONTINUE
 
     def _loops(self) -> tuple[int, ...]:
         return tuple(guard.number for guard in self._guards if guard.kind == "loop")
@@ -658,7 +641,7 @@ class _Tracer:
         if loops:
             self._record("leave", node, left=loops)
 
-    def _if(self, node: ast.If) -> _End:
+    def _if(self, node: ast.If) -> End:
         test = self.evaluate(node.test)
         holds = operations.truth(test)
         if holds is not None:
@@ -667,37 +650,37 @@ class _Tracer:
                 return self._run(node.body if holds else node.orelse)
         arms = self._arms(node, test)
         ends = self._run_branches(arms, [node.body, node.orelse], test.marks)
-        if _End.NEXT not in ends:
-            return _passed(min(ends))
-        if max(ends) is not _End.NEXT:
-            rest = arms[ends.index(_End.NEXT)]
-            self._guards.append(rest._replace(kind="rest") if _End.EXIT in ends else rest)
-        return _End.NEXT
+        if End.NEXT not in ends:
+            return passed(min(ends))
+        if max(ends) is not End.NEXT:
+            rest = arms[ends.index(End.NEXT)]
+            self._guards.append(rest._replace(kind="rest") if End.EXIT in ends else rest)
+        return End.NEXT
 
     def _match(self, node: ast.Match) -> None:
         subject = self.evaluate(node.subject)
-        for item in (item for case in node.cases for item in ast.walk(case.pattern)):
-            self._frame.names[str(getattr(item, "name", ""))] = unknown()
+        for pattern in (item for case in node.cases for item in ast.walk(case.pattern)):
+            self._frame.names[str(getattr(pattern, "name", ""))] = unknown()
         bodies = [*(case.body for case in node.cases), []]
         self._run_branches([self._guard("if", node, subject.marks) for _ in bodies], bodies, subject.marks)
 
-    def _try(self, node: ast.Try) -> _End:
+    def _try(self, node: ast.Try) -> End:
         caught = tuple(name for handler in node.handlers for name in operations.exceptions(handler.type))
         end = self._run_block(self._guard("try", node)._replace(caught=caught), node.body)
-        ends = [end if end is not _End.NEXT else self._run(node.orelse)]
+        ends = [end if end is not End.NEXT else self._run(node.orelse)]
         done = self._frame.names
         for handler in node.handlers:
             self._frame.names = {**done, **({handler.name: unknown()} if handler.name else {})}
             ends.append(self._run_block(self._guard("if", handler), handler.body))
-            if ends[-1] is _End.NEXT:  # of an import and its replacement, the first counts
-                done = self._frame.names if ends[0] is not _End.NEXT else {**self._frame.names, **done}
+            if ends[-1] is End.NEXT:  # of an import and its replacement, the first counts
+                done = self._frame.names if ends[0] is not End.NEXT else {**self._frame.names, **done}
         self._frame.names = done
         last = self._run(node.finalbody)
-        return _passed(last if last is not _End.NEXT else min(ends))
+        return passed(last if last is not End.NEXT else min(ends))
 
     _trystar = _try
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> _End:
+    def _for(self, node: ast.For | ast.AsyncFor) -> End:
         over = self.evaluate(node.iter)
         if not isinstance(over, Items) or over.items or not over.exact:
             self._record("for", node, over, starred=any(isinstance(item, _LEAVES) for item in ast.walk(node)))
@@ -707,16 +690,16 @@ class _Tracer:
 
     _asyncfor = _for
 
-    def _while(self, node: ast.While) -> _End:
+    def _while(self, node: ast.While) -> End:
         self._forget_counters(node)
         test = self.evaluate(node.test)
         if operations.truth(test) is not False:
             guard = self._guard("loop", node, test.marks, operations.condition_of(test))
-            if self._loop(node, guard) is _End.EXIT:
-                return _passed(_End.EXIT) if operations.truth(test) else _End.NEXT
+            if self._loop(node, guard) is End.EXIT:
+                return passed(End.EXIT) if operations.truth(test) else End.NEXT
         return self._run(node.orelse)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, guard: Guard, value: Value | None = None) -> _End:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, guard: Guard, value: Value | None = None) -> End:
         before = dict(self._frame.names)
         self._forget_counters(node)
         if value is not None and not isinstance(node, ast.While):
@@ -731,7 +714,7 @@ class _Tracer:
             if isinstance(child.ctx, ast.Store) and isinstance(self._frame.names.get(child.id), Const):
                 self._frame.names[child.id] = unknown()
 
-    def _with(self, node: ast.With | ast.AsyncWith) -> _End:
+    def _with(self, node: ast.With | ast.AsyncWith) -> End:
         outer = len(self._scopes)
         for item in node.items:
             value = self.evaluate(item.context_expr)
@@ -760,10 +743,3 @@ class _Tracer:
         self._run(node.body)
         frame, self._frame = self._frame, outer
         self._frame.bind(node.name, Scope(frame=frame, bases=bases))
-
-
-def _passed(end: _End) -> _End:
-    """Return the end of a block; the end of the program ends the blocks around it as well."""
-    if end is _End.EXIT:
-        raise _ProgramEnd
-    return end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Flag, auto
+from enum import Flag, IntEnum, auto
 from functools import reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -276,3 +276,27 @@ def inner(value: Value, depth: int = 4) -> Iterator[Value]:
     yield value
     for part in value.items.values() if isinstance(value, Items) and depth else ():
         yield from inner(part, depth - 1)
+
+
+# --- ends of blocks -------------------------------------------------------------------------------------------------
+
+
+class ProgramEnd(Exception):
+    """The program ends, or raises an exception."""
+
+
+class End(IntEnum):
+    """Ends of a block, ordered by how much code they skip."""
+
+    NEXT = 0
+    CONTINUE = 1
+    BREAK = 2
+    RETURN = 3
+    EXIT = 4
+
+
+def passed(end: End) -> End:
+    """Return the end of a block; the end of the program ends the blocks around it as well."""
+    if end is End.EXIT:
+        raise ProgramEnd
+    return end
