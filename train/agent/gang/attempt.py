@@ -213,12 +213,8 @@ class Gang(NamedTuple):
         """Return the end of an attempt that loses a host to preemption, or None."""
         for slot in self.required_slots():
             if self.is_preempted(slot) and self.status_of(slot).exit != Exit(code=0):
-                return Ending(
-                    Outcome.FAILED,
-                    slot,
-                    Reason(f"{self.describe_slot(slot)} was preempted", ReasonKind.PREEMPTED),
-                    host_lost=True,
-                )
+                reason = Reason(f"{self.describe_slot(slot)} was preempted", ReasonKind.PREEMPTED)
+                return Ending(Outcome.FAILED, slot, reason, host_lost=True)
         return None
 
     def find_failure(self) -> Optional[Ending]:

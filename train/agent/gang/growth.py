@@ -7,12 +7,11 @@ joins, it is like a slot whose host was lost.
 from __future__ import annotations
 
 import itertools
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 from train.agent.gang import readiness
 from train.agent.gang.assignment import count_workers
 from train.agent.gang.attempt import START_STAGES, Ending, Gang
-from train.agent.gang.readiness import ReadinessFacts
 from train.agent.protocol.records import Member, Outcome, Reason, ReasonKind
 from train.agent.protocol.wording import join_names
 
@@ -62,15 +61,11 @@ def choose_candidates(gang: Gang, free: Sequence[str], workers: int) -> Tuple[st
     return tuple(free[: max(0, min(gang.terms.policy.max_workers - workers, len(free) - gang.terms.spares))])
 
 
-def misfits(members: Sequence[Member], joining: Member, facts: Mapping[str, ReadinessFacts]) -> Tuple[str, ...]:
-    """Return why a slot cannot take part, as far as this is known before its port is probed.
-
-    Args:
-        members: Members of the current attempt.
-        joining: The slot, with the task that it would get.
-        facts: Facts of all of them, by task.
-    """
-    everyone = [*members, joining]
-    tasks = [member.task for member in everyone]
-    reachable = dict.fromkeys(itertools.permutations(tasks, 2), "")
-    return readiness.verdict(everyone, facts, reachable).problems
+def misfits(gang: Gang, slot: str) -> Tuple[str, ...]:
+    """Return why a new slot cannot take part, as far as this is known before its port is probed."""
+    facts = {name: report.facts for name, report in gang.statuses.items() if report.facts is not None}
+    joining = Member(slot, f"worker-{count_workers(gang.assigned_tasks())}", gang.statuses[slot].address, 0, 0)
+    members = [member for member in (*gang.members, joining) if member.slot in facts]
+    by_task = {member.task: facts[member.slot] for member in members}
+    reachable = dict.fromkeys(itertools.permutations(by_task, 2), "")
+    return readiness.verdict(members, by_task, reachable).problems if slot in facts else ()

@@ -68,7 +68,7 @@ class Failed(NamedTuple):
 
 
 class TaskActivity(NamedTuple):
-    """Seconds that the task has been quiet, idle, and inactive; `stepped` if it reported a training step."""
+    """Seconds that the task has been quiet, idle, and inactive; the fields are those of the status."""
 
     attempt: int
     quiet_s: float
@@ -343,14 +343,7 @@ _TRANSITIONS: Dict[type, Callable[[Slot, Any], Slot]] = {
     PortsProbed: lambda slot, event: update_status(slot, probe_results=event.errors),
     Exited: lambda slot, event: _fail(update_status(slot, exit=event.exit), event.reason),
     Closed: _apply_closed,
-    TaskActivity: lambda slot, event: update_status(
-        slot,
-        quiet_s=event.quiet_s,
-        idle_s=event.idle_s,
-        stepped=event.stepped,
-        inactive_s=event.inactive_s,
-        hang=None,
-    ),
+    TaskActivity: lambda slot, event: update_status(slot, hang=None, **event._asdict()),
     TaskInspected: lambda slot, event: update_status(slot, inspected=event.inspection, hang=event.hang),
 }
 
@@ -372,11 +365,8 @@ def _reconcile(slot: Slot) -> Step:
     if slot.claim is not Claims.HELD:
         claims = [Claim(slot.attempt)] if slot.claim is Claims.NONE else []
         return slot._replace(claim=Claims.REQUESTED), list(claims)
-    return (
-        _prepare_task(slot, desired)
-        if desired.task_of(slot.name) and not slot.status.reason
-        else _copy_checkpoint(slot, desired)
-    )
+    has_task = desired.task_of(slot.name) and not slot.status.reason
+    return _prepare_task(slot, desired) if has_task else _copy_checkpoint(slot, desired)
 
 
 def _stop_task(slot: Slot, desired: DesiredState) -> Step:
@@ -414,9 +404,8 @@ def _prepare_task(slot: Slot, desired: DesiredState) -> Step:
     if not slot.status.port:  # it replaces a slot whose loss the leader has not noticed yet
         return _copy_checkpoint(slot, desired)
     if not slot.work.restored:
-        return _update_work(slot, restoring=True), [
-            RestoreCheckpoint(slot.attempt, desired.snapshot, tuple(desired.sources))
-        ]
+        restore = RestoreCheckpoint(slot.attempt, desired.snapshot, tuple(desired.sources))
+        return _update_work(slot, restoring=True), [restore]
     spawn = Spawn(slot.attempt, desired.task_of(slot.name), tuple(desired.members), slot.work.checkpoint)
     return update_status(_update_work(slot, spawned=True), closed=False), [spawn]
 
@@ -446,13 +435,7 @@ def _forward_notices(slot: Slot, desired: DesiredState) -> Step:
 
 def _copy_checkpoint(slot: Slot, desired: DesiredState) -> Step:
     """Copy the newest checkpoint while an attempt runs or ends."""
-    snapshot = desired.snapshot
-    newest_held = newest(slot.status.snapshot, slot.fetching)
-    if (
-        desired.stage not in _COPYING
-        or snapshot is None
-        or not desired.sources
-        or newest(newest_held, snapshot) == newest_held
-    ):
+    snapshot, held = desired.snapshot, newest(slot.status.snapshot, slot.fetching)
+    if desired.stage not in _COPYING or snapshot is None or not desired.sources or newest(held, snapshot) == held:
         return slot, []
     return slot._replace(fetching=snapshot), [FetchCheckpoint(snapshot, tuple(desired.sources))]

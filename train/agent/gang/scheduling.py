@@ -106,11 +106,9 @@ def mark_lost(gang: Gang, slot: str, reason: str, now: float) -> Gang:
         gang = stop.shorten_stop(gang)
     fenced_until = now + _fence_s(gang.terms)
     last_lost_at = now if slot in gang.connected else gang.last_lost_at
-    gang = gang._replace(
-        connected=gang.connected - {slot}, lost=lost, fenced_until=fenced_until, last_lost_at=last_lost_at
-    )
-    gang = gang._replace(growth=gang.growth._replace(rejected=gang.growth.rejected - {slot}))
-    return advance(gang, now)
+    growth = gang.growth._replace(rejected=gang.growth.rejected - {slot})
+    gang = gang._replace(connected=gang.connected - {slot}, lost=lost, growth=growth)
+    return advance(gang._replace(fenced_until=fenced_until, last_lost_at=last_lost_at), now)
 
 
 def request_stop(gang: Gang, grace_s: float, now: float) -> Gang:

@@ -56,9 +56,8 @@ def _advance_reserve(gang: Gang, now: float) -> Gang:
         if now < gang.began_at + HOLDER_TIMEOUT_S:
             return gang
         gang = _fall_back_to_older_checkpoint(gang)
-    return gang._replace(members=current_members(gang.terms, gang.assignments(), gang.statuses)).enter(
-        Stage.LAUNCH, now
-    )
+    members = current_members(gang.terms, gang.assignments(), gang.statuses)
+    return gang._replace(members=members).enter(Stage.LAUNCH, now)
 
 
 def _awaits_resumption(gang: Gang) -> bool:
@@ -108,20 +107,11 @@ def _advance_check(gang: Gang, now: float) -> Gang:
         for prober, results in probe_results.items()
         for slot, error in (results or {}).items()
     }
-    facts = {
-        names[slot]: slot_facts
-        for slot in gang.assigned_slots()
-        if (slot_facts := gang.status_of(slot).facts) is not None
-    }
+    facts = {task: facts for slot, task in names.items() if (facts := gang.status_of(slot).facts) is not None}
     verdict = readiness.verdict(gang.members, facts, pairs)
     if verdict.problems:
-        end = Ending(
-            Outcome.FAILED,
-            gang.find_slot(verdict.first_failed_task),
-            Reason("\n".join(verdict.problems), verdict.kind),
-            final=not gang.started,
-            summary=NOT_READY,
-        )
+        reason, slot = Reason("\n".join(verdict.problems), verdict.kind), gang.find_slot(verdict.first_failed_task)
+        end = Ending(Outcome.FAILED, slot, reason, final=not gang.started, summary=NOT_READY)
         return end_attempt(gang, end, now)
     timeout_s = gang.terms.policy.timeout_s
     job_deadline = now + timeout_s if timeout_s > 0 and gang.job_deadline is None else gang.job_deadline

@@ -104,9 +104,8 @@ def watch_for_idleness(gang: Gang, now: float) -> Gang:
     inactive = [status.inactive_s for status in gang.running_statuses(gang.assigned_slots())]
     if limit_s <= 0 or not inactive:
         return gang
-    active_at = max(
-        gang.active_at, gang.began_at, now - min(inactive)
-    )  # tasks that have ended since were active, too
+    # Tasks that have ended since were active, too.
+    active_at = max(gang.active_at, gang.began_at, now - min(inactive))
     if active_at > gang.active_at:
         gang = gang._replace(active_at=active_at)
     if now - active_at < limit_s:

@@ -13,7 +13,7 @@ from train.agent.gang.hang import blocking_task, describe_hang
 from train.agent.gang.restart import find_substitute
 from train.agent.gang.states import SlotStatus, Stage
 from train.agent.gang.stop import end_attempt, watch_for_idleness
-from train.agent.protocol.records import HangInspection, Member, OnHang, Outcome, Reason, ReasonKind, SuccessPolicy
+from train.agent.protocol.records import HangInspection, OnHang, Outcome, Reason, ReasonKind, SuccessPolicy
 from train.agent.protocol.wording import join_names
 
 _INSPECTION_TIMEOUT_S = 5.0
@@ -74,19 +74,8 @@ def _has_saved_since(gang: Gang, since: Optional[Snapshot]) -> bool:
 
 def _reject_misfits(gang: Gang) -> Gang:
     """Leave out new hosts whose versions, GPUs, or disk do not fit, before the job is interrupted for them."""
-    candidates = joining_slots(gang)
-    if not candidates:
-        return gang
-    reported = [(member, gang.statuses.get(member.slot, SlotStatus(member.slot)).facts) for member in gang.members]
-    members = [member for member, facts in reported if facts is not None]
-    facts_by_task = {member.task: facts for member, facts in reported if facts is not None}
-    task = f"worker-{count_workers(gang.assigned_tasks())}"
-    for slot in candidates:
-        facts = gang.statuses[slot].facts
-        if slot in gang.growth.candidates or facts is None:
-            continue
-        joining = Member(slot, task, gang.statuses[slot].address, 0, 0)
-        problems = growth.misfits(members, joining, {**facts_by_task, task: facts})
+    for slot in joining_slots(gang):
+        problems = growth.misfits(gang, slot) if slot not in gang.growth.candidates else ()
         if problems:
             state = gang.growth._replace(rejected=gang.growth.rejected | {slot})
             notice = f"{gang.describe_slot(slot)} does not join: {'; '.join(problems)}"
@@ -171,13 +160,10 @@ def _is_quiet(gang: Gang, seconds: float) -> bool:
 
 def _is_start_overdue(gang: Gang, now: float) -> bool:
     limit_s = gang.terms.policy.start_timeout_s
-    if (
-        limit_s <= 0
-        or now < gang.began_at + limit_s
-        or any(gang.status_of(slot).stepped for slot in gang.training_slots())
-    ):
+    if limit_s <= 0 or now < gang.began_at + limit_s:
         return False
-    return _is_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
+    has_stepped = any(gang.status_of(slot).stepped for slot in gang.training_slots())
+    return not has_stepped and _is_quiet(gang, min(_LONGEST_QUIET_START_S, limit_s / 2))
 
 
 def _is_hung(gang: Gang, now: float) -> bool:
