@@ -183,11 +183,6 @@ def translate(error: ProviderError | TrainError) -> FleetError:
     return kind(error.message, cause=error.cause, hint=error.hint, next_steps=steps)
 
 
-def meaning(error: Exception) -> FleetError | None:
-    """Return the error of the program for an error of a provider or of the training side; None for others."""
-    return translate(error) if isinstance(error, (ProviderError, TrainError)) else None
-
-
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Raise errors of a provider or of the training side as errors of the program."""

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from fleet.errors import UsageError, translate_errors
+from fleet.errors import CancelledError, UsageError, translate_errors
 from fleet.state import Store, caller
-from fleet.steps import Step
+from fleet.steps import NextStep, Step
 from provision.options import ProviderOptions
 from provision.provider import Provider, Site
 from provision.registry import UnknownProviderError, installed_names, options_class, provider_class
@@ -106,6 +106,24 @@ class Services:
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
 
+    def require_consent(self, loss: str, question: str, kept: CancelledError, agree: Sequence[NextStep]) -> None:
+        """Ask the user whether something may be lost.
+
+        Args:
+            loss: What would be lost, a sentence.
+            question: The question.
+            kept: The error if the user declines.
+            agree: The commands that answer in advance.
+
+        Raises:
+            UsageError: confirmation requires a terminal.
+            CancelledError: the user declined.
+        """
+        if not self.attended:
+            raise UsageError(f"{loss}, and confirmation requires a terminal", next_steps=agree)
+        if not self.consent(question):
+            raise kept
+
     def provider(self, options: ProviderOptions, *, keep: bool = True) -> Provider:
         """Return the provider of a fleet; its errors are those of the program.
 
@@ -128,4 +146,4 @@ class Services:
         except UnknownProviderError as error:
             raise _unknown_error(error) from error
         owner = functools.partial(self.store.owner, keep=keep)
-        return kind.open(options, Site(self.store.root, caller(), owner, self.store.journal, self.report))
+        return kind.open(options, Site(self.store.root, caller(), owner, self.store, self.report))

@@ -20,6 +20,7 @@ from provision.options import COUNT, TEXT, TEXTS, Kind, Option, declarations
 from provision.options import FILE as FILE_CONTENT
 from provision.registry import NAMES, UnknownProviderError, options_class
 from provision.ssh_config.programs import require_ownership
+from train.script.package_index import check_index_url, check_proxy_url, pip_source
 
 if TYPE_CHECKING:
     from provision.model import FleetSpec
@@ -118,8 +119,6 @@ def read_pip_source(spec: FleetSpec) -> PipSource:
     Raises:
         UsageError: a variable for a login is not set.
     """
-    from train.script.package_index import pip_source
-
     with translate_errors():
         return pip_source(spec.index_url, spec.pip_proxy, os.environ)
 
@@ -145,17 +144,16 @@ def load(path: Path) -> Settings:
     tables = _tables(path)
     train = tables.pop(_TRAIN, {})
     if not isinstance(train, dict):
-        raise UsageError(f"{path}: {_TRAIN} must be a table", hint=f"write [{_TRAIN}] on a line of its own")
+        raise _not_a_table(path, _TRAIN)
     for name, table in tables.items():
         keys = _keys(name)
-        if keys is None and not isinstance(table, dict):
-            raise UsageError(
-                f"{path}: key {name[:_WORD_MAX]!r} is not in a table", hint="write it below [fleet] or [gce]"
-            )
-        if keys is None:
+        if keys is None and isinstance(table, dict):
             raise _unknown_error(f"{path}: unknown table [{name[:_WORD_MAX]}]", name, (*list_keys(), _TRAIN))
+        if keys is None:
+            where = f"{path}: key {name[:_WORD_MAX]!r} is not in a table"
+            raise UsageError(where, hint="write it below [fleet] or [gce]")
         if not isinstance(table, dict):
-            raise UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
+            raise _not_a_table(path, name)
         values = fields if name == _FLEET else options.setdefault(name, {})
         for key, value in table.items():
             if key not in keys:
@@ -167,6 +165,10 @@ def load(path: Path) -> Settings:
     settings = Settings(**fields, options=options, train=train, file=path)
     providers = [settings.provider] if settings.provider else list(settings.exclusive or filter(options.get, options))
     return dataclasses.replace(settings, provider=providers[0] if len(providers) == 1 else None)
+
+
+def _not_a_table(path: Path, name: str) -> UsageError:
+    return UsageError(f"{path}: {name} must be a table", hint=f"write [{name}] on a line of its own")
 
 
 def _tables(path: Path) -> dict[str, Any]:
@@ -218,18 +220,6 @@ def _check_file(directory: Path, value: Any) -> None:
     require_ownership(directory / Path(check_text(TEXT.read(value))).expanduser())
 
 
-def _read_index_url(value: Any) -> str:
-    from train.script.package_index import check_index_url
-
-    return check_index_url(TEXT.read(value))
-
-
-def _read_proxy_url(value: Any) -> str:
-    from train.script.package_index import check_proxy_url
-
-    return check_proxy_url(TEXT.read(value))
-
-
 _FLEET = "fleet"
 _TRAIN = "train"  # the command line knows its keys
 
@@ -239,8 +229,8 @@ _GENERAL = {
     "workers": Option(COUNT, "workers"),
     "python": Option(TEXT, "python"),
     "packages": Option(TEXTS, "packages"),
-    "index_url": Option(Kind(_read_index_url), "index-url"),
-    "pip_proxy": Option(Kind(_read_proxy_url), "pip-proxy"),
+    "index_url": Option(Kind(lambda value: check_index_url(TEXT.read(value))), "index-url"),
+    "pip_proxy": Option(Kind(lambda value: check_proxy_url(TEXT.read(value))), "pip-proxy"),
 }
 
 

@@ -61,6 +61,8 @@ _OWNER_LENGTH = 8
 
 STATE_VARIABLE = "FLEET_STATE_DIR"
 _LABEL_LENGTH = 63  # of Compute Engine
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of reading a file that is damaged."""
 
 T = TypeVar("T")
 
@@ -190,6 +192,18 @@ def _from_json(kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**convert_fields(kind, given))
 
 
+def _load(kind: type[T], path: Path) -> T | None:
+    """Return the object of `kind` in a file; None if it is missing or damaged."""
+    with contextlib.suppress(*_DAMAGE):
+        return _from_json(kind, json.loads(path.read_bytes().decode("utf-8", "surrogateescape")))
+    return None
+
+
+def _list_files(directory: Path) -> list[Path]:
+    """Return the files of a directory, which need not exist, the last name first."""
+    return sorted(directory.iterdir(), reverse=True) if directory.is_dir() else []
+
+
 def _record_from(values: dict[str, Any]) -> FleetRecord:
     spec = values["spec"]
     options = make_options(spec["provider"], spec.get("options") or {})
@@ -233,11 +247,6 @@ class FleetDirectory:
         """Return the path of the pinned host keys."""
         return self.path / "known_hosts"
 
-    @property
-    def ssh_config(self) -> Path:
-        """Return the path of the hosts as an SSH configuration."""
-        return self.path / SSH_CONFIG
-
     def exists(self) -> bool:
         """Return True if the fleet has a directory."""
         return self.path.is_dir()
@@ -259,7 +268,7 @@ class FleetDirectory:
                 cause=str(error),
                 hint="install the package that has it in the environment of fleet",
             ) from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except _DAMAGE as error:
             raise DamagedStateError(
                 f"the record of fleet {self.path.name!r} cannot be read: {file}",
                 cause=str(error),
@@ -269,11 +278,10 @@ class FleetDirectory:
     def _restoration(self) -> list[Shell]:
         """Return the command that restores the fleet's record from its copy, if that can be read."""
         copy = self.path / COPY
-        try:
+        with contextlib.suppress(*_DAMAGE):
             _record_from(json.loads(copy.read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return []
-        return [Shell(shlex.join(["cp", str(copy), str(self.path / "fleet.json")]))]
+            return [Shell(shlex.join(["cp", str(copy), str(self.path / "fleet.json")]))]
+        return []
 
     def write(self, record: FleetRecord) -> None:
         """Replace the fleet's record, and the known_hosts and the SSH configuration that go with it."""
@@ -295,8 +303,9 @@ class FleetDirectory:
         from provision.inventory.export import export
 
         text = export(self.path.name, record.hosts, self.key, self.known_hosts, "ssh-config")
-        _replace(self.ssh_config, text.encode())
-        return self.ssh_config
+        path = self.path / SSH_CONFIG
+        _replace(path, text.encode())
+        return path
 
     def intend(self, intent: str, **details: Any) -> None:
         """Write an intent to the journal; on disk when this returns.
@@ -392,15 +401,11 @@ class FleetDirectory:
 
     def recorded_jobs(self) -> list[str]:
         """Return the jobs of which results or logs were on this computer, the newest first."""
-        with contextlib.suppress(FileNotFoundError):
-            return sorted((entry.name for entry in (self.path / "results").iterdir()), reverse=True)
-        return []
+        return [path.name for path in _list_files(self.path / "results")]
 
     def on_this_computer(self, job: str) -> OnThisComputer:
         """Return the results of `job` on this computer."""
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-            return _from_json(OnThisComputer, json.loads((self.path / "results" / job).read_bytes()))
-        return OnThisComputer()
+        return _load(OnThisComputer, self.path / "results" / job) or OnThisComputer()
 
     def note_results(self, job: str, **changes: Any) -> None:
         """Add fields of OnThisComputer to the record of `job`; another directory replaces the earlier one.
@@ -414,9 +419,7 @@ class FleetDirectory:
 
     def forget_pull(self, job: str) -> None:
         """Record that no pull of `job` is pending."""
-        before = self.on_this_computer(job)
-        if before.pull_to:
-            self._record_results(job, dataclasses.replace(before, pull_to=""))
+        self._record_results(job, dataclasses.replace(self.on_this_computer(job), pull_to=""))
 
     def _record_results(self, job: str, results: OnThisComputer) -> None:
         path = self.path / "results" / job
@@ -435,13 +438,8 @@ class FleetDirectory:
 
     def commands(self) -> dict[str, TrainCommand]:
         """Return the commands that started jobs, by job, newest first; damaged records are left out."""
-        commands = {}
-        paths = [*(self.path / "commands").iterdir()] if (self.path / "commands").is_dir() else []
-        for path in sorted(paths, reverse=True):
-            with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
-                command = _from_json(TrainCommand, json.loads(path.read_bytes().decode("utf-8", "surrogateescape")))
-                commands[path.name] = command
-        return commands
+        loaded = {path.name: _load(TrainCommand, path) for path in _list_files(self.path / "commands")}
+        return {job: command for job, command in loaded.items() if command is not None}
 
     def forget_command(self, job: str) -> None:
         """Delete the record of the command that started `job`."""
@@ -463,7 +461,7 @@ def _sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """State below `root`.
+    """State below `root`; the journals of all fleets, as providers write and read them (provision.provider.Journal).
 
     Attributes:
         root: The state directory.
@@ -484,11 +482,6 @@ class Store:
             for path in self.root.iterdir():
                 if path.is_dir():
                     _check_owner(path, path.stat())
-
-    @property
-    def journal(self) -> Store:
-        """Return the journals of all fleets, as providers write and read them (provision.provider.Journal)."""
-        return self
 
     def intend(self, fleet: str, intent: str, **details: Any) -> None:
         """Write an intent; on disk when this returns. Intents of unknown fleets are not written."""
@@ -547,9 +540,7 @@ class Store:
 
     def names(self) -> list[str]:
         """Return the names of all fleets that have files here."""
-        with contextlib.suppress(FileNotFoundError):
-            return sorted(entry.name for entry in (self.root / "fleets").iterdir() if entry.is_dir())
-        return []
+        return [path.name for path in reversed(_list_files(self.root / "fleets")) if path.is_dir()]
 
     def need(self, name: str, *, stopped: bool = False) -> tuple[FleetDirectory, FleetRecord]:
         """Return the fleet `name`, which must be up.
@@ -664,12 +655,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 def _other_directory(failed: Path) -> Shell:
     """Return the command that selects a state directory outside of the one that cannot be used."""
     home, name = Path.home(), f"fleet-{os.getuid()}"
-    if (
-        os.environ.get("HOME")
-        and home.is_dir()
-        and os.access(home, os.W_OK)
-        and not failed.is_relative_to(home / "fleet-state")
-    ):
+    is_usable = os.environ.get("HOME") and home.is_dir() and os.access(home, os.W_OK)
+    if is_usable and not failed.is_relative_to(home / "fleet-state"):
         return Shell('export FLEET_STATE_DIR="$HOME/fleet-state"')
     parent = "/tmp" if failed.is_relative_to(f"/var/tmp/{name}") else "/var/tmp"  # noqa: S108 - the owner is checked
     return Shell(f"export FLEET_STATE_DIR={parent}/{name}")

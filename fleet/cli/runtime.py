@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from fleet.cli.options import Output
-from fleet.errors import CancelledError, FleetError, UsageError
+from fleet.errors import FleetError, UsageError, explain_interrupt, translate_errors
 from fleet.state import state_root
 from fleet.steps import DEFAULT_FLEET, Again, Step
 
@@ -229,18 +229,10 @@ def print_result(fleet: str, command: Callable[[TextIO], object]) -> None:
 def failures_of(fleet: str, sink: Sink | None = None) -> Iterator[None]:
     """Raise errors and Ctrl-C as `CommandFailed`."""
     try:
-        yield
+        with translate_errors(), explain_interrupt("interrupted; nothing was changed", Again({})):
+            yield  # commands that change something describe what an interrupt leaves
     except FleetError as error:
         raise CommandFailed(error, sink, fleet) from None
-    except KeyboardInterrupt:  # commands that change something describe what they leave
-        failure = CancelledError("interrupted; nothing was changed", next_steps=[Again({})])
-        raise CommandFailed(failure, sink, fleet) from None
-    except Exception as error:
-        from fleet.errors import meaning
-
-        if (meant := meaning(error)) is None:
-            raise
-        raise CommandFailed(meant, sink, fleet) from None
 
 
 class CommandFailed(Exception):  # carries an error to where the typed command line is known
@@ -253,7 +245,7 @@ class CommandFailed(Exception):  # carries an error to where the typed command l
         self.fleet = fleet
 
 
-class CommandEnded(Exception):  # not an error
+class CommandEnded(Exception):  # not an error; typer.Exit(130) would be taken for Ctrl-C
     """Ends a command with the exit code of a program that it ran."""
 
     def __init__(self, code: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fleet.errors import CancelledError, FleetError, NotReadyError
+from fleet.errors import CancelledError, FleetError, NotReadyError, fold
 from fleet.events import InstanceChanged, Level, Note, Sink
 from fleet.fleets.access import Access
 from fleet.fleets.agents import call_each, opened
@@ -17,10 +17,10 @@ from fleet.fleets.connect import progress_to
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.services import Services
 from fleet.state import FleetDirectory, FleetRecord, replace_hosts, slots
-from fleet.steps import Step
+from fleet.steps import Again, Step
 from provision.model import FleetSpec, Host, Instance, InstanceState
 from provision.provider import Provider
-from provision.quantities import format_span
+from provision.quantities import counted, format_span
 from train.agent.protocol.records import Release
 from train.defaults import LIFETIME_SAVE_S, LIFETIME_WARN_S
 
@@ -145,6 +145,29 @@ def release_files(
     record = directory.read()
     hosts = external_hosts(spec, instances, provider)
     return release_hosts(hosts, directory.key, sink, record.tasks_per_host if record else 1)
+
+
+def release_excess(
+    spec: FleetSpec,
+    instances: Sequence[Instance],
+    directory: FleetDirectory,
+    provider: Provider,
+    services: Services,
+    sink: Sink,
+) -> None:
+    """Delete instances that are not requested, and verify that they are gone.
+
+    Raises:
+        CancelledError: a host does not answer, and the user declined to leave files of the fleet on it.
+        FleetError: an instance could not be deleted.
+    """
+    again, silent = Again({}, "up"), fold(release_files(spec, instances, directory, provider, sink))
+    if silent and not services.confirm(f"Forget {silent} anyway?"):
+        hint = "repeat the command when all hosts answer"
+        raise CancelledError(f"{silent} was not released", hint=hint, next_steps=[again])
+    if left := delete_instances(instances, directory, provider, sink):
+        message = f"{counted(len(left), 'instance')} could not be deleted: {', '.join(left)}"
+        raise FleetError(message, next_steps=[again, Step("down")])
 
 
 def ignore_progress(_name: str, _step: str) -> None:

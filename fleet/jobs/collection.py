@@ -19,21 +19,8 @@ from fleet.remote.quoting import one_line
 from fleet.reports.record import Fault, FirstCause, JobRecord, TaskRecord
 from fleet.state import FleetRecord
 from train.agent.gang.hang import describe
+from train.agent.protocol import records
 from train.agent.protocol.cluster import by_rank, is_task, tf_config
-from train.agent.protocol.records import (
-    AttemptEnded,
-    Exit,
-    Follow,
-    HangInspection,
-    JobResult,
-    Member,
-    Notice,
-    Outcome,
-    Phase,
-    ReasonKind,
-    Record,
-    TaskState,
-)
 from train.agent.protocol.wording import endpoint
 from train.diagnosis.verdict import Verdict
 
@@ -93,16 +80,16 @@ def collect_record(job: StoredJobs, fleet: ExistingFleet, clients: Sequence[Agen
     return record._replace(collected_at=now, cause=_shorten(verdict) if verdict else None)
 
 
-def _read_records(agent: AgentClient, job: str) -> list[Record]:
+def _read_records(agent: AgentClient, job: str) -> list[records.Record]:
     """Return what happened to a task, without its output and its progress.
 
     Raises:
         NotReadyError: the host sends more than the limit.
     """
-    request = Follow(job, agent.host.name, attempt=1, follow=False, logs=False, head_bytes=0)
-    kept: list[Record] = []
+    request = records.Follow(job, agent.host.name, attempt=1, follow=False, logs=False, head_bytes=0)
+    kept: list[records.Record] = []
     for record, _ in agent.follow(request):
-        if isinstance(record, (TaskState, AttemptEnded, HangInspection, Notice)):
+        if isinstance(record, (records.TaskState, records.AttemptEnded, records.HangInspection, records.Notice)):
             kept.append(record)
         if len(kept) > MOST_RECORDS:
             raise NotReadyError(f"{where(agent.host)} sends more than {MOST_RECORDS:,} records of job {job}")
@@ -118,34 +105,38 @@ class History:
     _attempts: set[int] = field(default_factory=set)
     _notices: dict[tuple[int, str], float] = field(default_factory=dict)
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, reported: Iterable[records.Record]) -> None:
         """Add the records of a slot, in their order."""
         is_stopping = False
-        for record in records:
-            if isinstance(record, TaskState):
-                is_stopping = record.phase is Phase.STOPPING or (is_stopping and record.phase is Phase.EXITED)
+        for record in reported:
+            if isinstance(record, records.TaskState):
+                is_stopping = record.phase is records.Phase.STOPPING or (
+                    is_stopping and record.phase is records.Phase.EXITED
+                )
                 self._add_state(record, is_stopped=is_stopping)
-            elif isinstance(record, AttemptEnded) and record.attempt not in self._attempts:
+            elif isinstance(record, records.AttemptEnded) and record.attempt not in self._attempts:
                 self._attempts.add(record.attempt)
                 why = one_line(record.reason, _LONGEST) or "a task failed"
                 lost = "its host was lost; " if record.preempted else ""
                 text = f"the attempt ended: {lost}{why}; the next one follows"
-                is_failure = record.reason_kind is not ReasonKind.GROWTH
+                is_failure = record.reason_kind is not records.ReasonKind.GROWTH
                 self.faults.append(Fault(record.at, record.attempt, record.first_failed_task, text, is_failure))
-            elif isinstance(record, HangInspection):
+            elif isinstance(record, records.HangInspection):
                 text = f"made no progress: {one_line(describe(record), _LONGEST)}"
                 self.faults.append(Fault(record.at, record.attempt, record.task, text))
-            elif isinstance(record, Notice):
+            elif isinstance(record, records.Notice):
                 self._add_notice(record)
 
-    def _add_state(self, state: TaskState, *, is_stopped: bool) -> None:
-        has_exited = state.phase is Phase.EXITED
-        failed = has_exited and not is_stopped and bool(state.reason or state.exit not in (None, Exit(code=0)))
+    def _add_state(self, state: records.TaskState, *, is_stopped: bool) -> None:
+        has_exited = state.phase is records.Phase.EXITED
+        failed = (
+            has_exited and not is_stopped and bool(state.reason or state.exit not in (None, records.Exit(code=0)))
+        )
         self.states[state.slot] = _describe_end(state) if has_exited else state.phase.value
         if failed:
             self.faults.append(Fault(state.at, state.attempt, state.task, self.states[state.slot]))
 
-    def _add_notice(self, notice: Notice) -> None:
+    def _add_notice(self, notice: records.Notice) -> None:
         key = notice.attempt, notice.text
         if abs(self._notices.get(key, -math.inf) - notice.at) > _SAME_NOTICE_S:
             self._notices[key] = notice.at
@@ -153,7 +144,7 @@ class History:
             self.faults.append(Fault(notice.at, notice.attempt, "", text, is_failure=False))
 
 
-def _describe_end(state: TaskState) -> str:
+def _describe_end(state: records.TaskState) -> str:
     """Return how a task exited: ``exit code 1: it was killed``."""
     how = "exited"
     if state.exit is not None and state.exit.signal is not None:
@@ -164,7 +155,7 @@ def _describe_end(state: TaskState) -> str:
 
 
 def _describe(
-    job: StoredJobs, record: FleetRecord, history: History, result: JobResult | None, silent: Sequence[str]
+    job: StoredJobs, record: FleetRecord, history: History, result: records.JobResult | None, silent: Sequence[str]
 ) -> JobRecord:
     """Combine what is known about a job."""
     first = description(job.reports)
@@ -181,7 +172,9 @@ def _describe(
         script=one_line(first.name, _LONGEST),
         arguments=list(first.arguments),
         state=job.state,
-        reason=one_line(result.reason, _LONGEST) if result and result.outcome is not Outcome.SUCCEEDED else "",
+        reason=one_line(result.reason, _LONGEST)
+        if result and result.outcome is not records.Outcome.SUCCEEDED
+        else "",
         started_at=job.started_at,
         ended_at=(result.at or None) if result else None,
         attempt=(result.attempt if result else 0) or latest_attempt(job.reports, first.attempts),
@@ -209,7 +202,9 @@ def _shorten(verdict: Verdict) -> FirstCause:
     )
 
 
-def _task(member: Member, members: Sequence[Member], stored: StoredTask | None, state: str) -> TaskRecord:
+def _task(
+    member: records.Member, members: Sequence[records.Member], stored: StoredTask | None, state: str
+) -> TaskRecord:
     report = stored.stored.report if stored else None
     progress = report.progress if report else None
     config = ""

@@ -93,10 +93,8 @@ def confirm_loss(at_risk: ResultsAtRisk, question: str, again: NextStep, service
     sink.emit(at_risk)
     pulls = [Step("pull", job.job) for job in at_risk.jobs if job.pulled in ("no", "partly")]
     pulls = pulls if len(pulls) < _MANY else [Step("pull", "--all")]
-    if not services.attended:
-        raise UsageError("results would be lost, and confirmation requires a terminal", next_steps=[*pulls, again])
-    if not services.consent(question):
-        raise CancelledError("nothing was deleted", next_steps=pulls or [Step("status")])
+    kept = CancelledError("nothing was deleted", next_steps=pulls or [Step("status")])
+    services.require_consent("results would be lost", question, kept, [*pulls, again])
 
 
 def _is_safe(job: StoredJobs, *, rented: bool) -> bool:

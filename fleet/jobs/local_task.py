@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,24 +17,11 @@ from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.following.log_view import LogView, Selection
 from fleet.jobs.following.watches import LossWatch
-from fleet.jobs.policy import replication
 from fleet.jobs.restarts import Restarts
 from fleet.remote.client import AgentClient
 from fleet.remote.merge import split
 from fleet.remote.publication import log_chunk, publish
-from train.agent.protocol.records import (
-    AttemptEnded,
-    Commit,
-    Follow,
-    HangInspection,
-    JobResult,
-    Log,
-    Notice,
-    Record,
-    Refused,
-    Stop,
-    Stopped,
-)
+from train.agent.protocol import records
 
 _STOP_S = 60.0  # beyond the grace period
 
@@ -44,24 +32,22 @@ class LocalTask:
     Args:
         agent: The agent on this node, which has prepared the task.
         commit: Request that starts the task.
+
+    Attributes:
+        stopped_by: Name of the signal that ended the job, ``SIGTERM``; empty if none did.
     """
 
-    def __init__(self, agent: AgentClient, commit: Commit) -> None:
+    def __init__(self, agent: AgentClient, commit: records.Commit) -> None:
         self._agent = agent
         self._commit = commit
         self._runs = False
         self._follows = False
-        self._signal = ""
+        self.stopped_by = ""
         self._stop_by = float("inf")
         self._evidence = Evidence(())
         self._restarts = Restarts()
         self._losses = LossWatch()
         self._view = LogView(Selection(startup=False))
-
-    @property
-    def stopped_by(self) -> str:
-        """Return the name of the signal that ended the job, ``SIGTERM``; empty if none did."""
-        return self._signal
 
     def evidence(self, *, log: bool) -> dict[str, Any]:
         """Return the evidence about the task's last attempt as plain JSON values, with the log if `log`."""
@@ -79,12 +65,12 @@ class LocalTask:
         self._runs = True
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        first, self._signal = not self._signal, self._signal or signal.Signals(number).name
+        first, self.stopped_by = not self.stopped_by, self.stopped_by or signal.Signals(number).name
         if first and self._follows:
             self._request_stop()
 
     def _request_stop(self) -> None:
-        request = Stop(self._commit.job, self._commit.slot, self._commit.grace_s)
+        request = records.Stop(self._commit.job, self._commit.slot, self._commit.grace_s)
         self._stop_by = time.monotonic() + request.grace_s + _STOP_S
         self._agent.transport.send(request, doing="stopping the job")
 
@@ -97,10 +83,10 @@ class LocalTask:
             self._request_stop()
             while time.monotonic() < self._stop_by:  # the rest of the answer to Follow comes first
                 record, _ = self._agent.transport.receive(self._commit.grace_s + _STOP_S, "stopping the job")
-                if isinstance(record, (Stopped, Refused)):
+                if isinstance(record, (records.Stopped, records.Refused)):
                     return
 
-    def follow(self, sink: Sink, *, leads: bool) -> JobResult:
+    def follow(self, sink: Sink, *, leads: bool) -> records.JobResult:
         """Emit the events of the task until the job ends.
 
         Args:
@@ -110,19 +96,19 @@ class LocalTask:
         Raises:
             NotReadyError: this node refuses the request, the job cannot be stopped, or the agent has ended.
         """
-        result: JobResult | None = None
-        records = self._agent.follow(Follow(self._commit.job, self._commit.slot, attempt=1))
+        result: records.JobResult | None = None
+        stream = self._agent.follow(records.Follow(self._commit.job, self._commit.slot, attempt=1))
         self._follows = True
-        if self._signal and self._stop_by == float("inf"):  # the signal came before this call
+        if self.stopped_by and self._stop_by == float("inf"):  # the signal came before this call
             self._request_stop()
-        for record, payload in records:
-            if isinstance(record, JobResult):
+        for record, payload in stream:
+            if isinstance(record, records.JobResult):
                 result = record
             else:
                 self._report(record, payload, sink, leads=leads)
             if time.monotonic() > self._stop_by:
                 limit_s = self._commit.grace_s + _STOP_S
-                raise NotReadyError(f"the job did not end within {limit_s:g} s of {self._signal}")
+                raise NotReadyError(f"the job did not end within {limit_s:g} s of {self.stopped_by}")
         self._runs = self._follows = False
         if result is None:
             raise NotReadyError("the agent did not report how the job ended")
@@ -132,54 +118,50 @@ class LocalTask:
             sink.emit(note)
         return result
 
-    def _report(self, record: Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
+    def _report(self, record: records.Record, payload: bytes, sink: Sink, *, leads: bool) -> None:
         self._evidence.add(record, payload)
         for note in (*self._restarts.add(record), *self._losses.add(record, payload)) if leads else ():
             sink.emit(note)
-        if isinstance(record, Log):
+        if isinstance(record, records.Log):
             for piece, data in split(record, payload):
                 for chunk in self._view.add(log_chunk(piece, data)):
                     sink.emit(chunk)
-        elif isinstance(record, HangInspection) or (leads and isinstance(record, AttemptEnded)):
+        elif isinstance(record, records.HangInspection) or (leads and isinstance(record, records.AttemptEnded)):
             sink.emit(publish(record))
-        elif leads and isinstance(record, Notice):
+        elif leads and isinstance(record, records.Notice):
             sink.emit(Note(record.text, Level.WARNING))
 
 
-class Directories:
-    """Directories for the results of a job that runs in place; other jobs use directories of the agents.
+@contextlib.contextmanager
+def result_directories(directory: Path, task: str) -> Iterator[dict[str, str]]:
+    """Create the directories for the results of a task that runs in place; yield the variables that name them.
+
+    Other jobs use directories of the agents. Empty ones are removed at the end.
 
     Args:
         directory: Directory of the job.
         task: The task of this node.
     """
-
-    def __init__(self, directory: Path, task: str) -> None:
-        self._logs, self._model = directory / task / "logs", directory / task / "model"
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Return the variables that pass the directories to the script."""
-        logs, model = str(self._logs), str(self._model)
-        return {
-            "FLEET_LOG_DIR": logs,
-            "FLEET_MODEL_DIR": model,
-            "AIP_TENSORBOARD_LOG_DIR": logs,
-            "AIP_MODEL_DIR": model,
+    logs, model = directory / task / "logs", directory / task / "model"
+    make_directory(logs)
+    make_directory(model)
+    try:
+        yield {
+            "FLEET_LOG_DIR": str(logs),
+            "FLEET_MODEL_DIR": str(model),
+            "AIP_TENSORBOARD_LOG_DIR": str(logs),
+            "AIP_MODEL_DIR": str(model),
         }
-
-    def __enter__(self) -> Directories:
-        for path in (self._logs, self._model):
-            _make(path)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for path in (self._logs, self._model, self._logs.parent):
-            _remove_empty(path)
-        tidy(self._logs.parents[1])
+    finally:
+        remove_empty(logs, model, logs.parent, directory / "checkpoints", directory)
 
 
-def _make(path: Path) -> None:
+def make_directory(path: Path) -> None:
+    """Create a directory of the job.
+
+    Raises:
+        NotReadyError: it cannot be created.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -190,57 +172,26 @@ def _make(path: Path) -> None:
         ) from error
 
 
-def tidy(directory: Path) -> None:
-    """Remove the directory of a job if it is empty."""
-    _remove_empty(directory / "checkpoints")
-    _remove_empty(directory)
+def remove_empty(*paths: Path) -> None:
+    """Remove those of the directories that are empty."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
-def _remove_empty(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.rmdir()
-
-
-def _checkpoints(given: str, directory: Path, job: str) -> Path | None:
-    """Return the directory of checkpoints; None if it is a URL."""
-    return None if "://" in given else directory / (Path(given).expanduser() if given else Path(job) / "checkpoints")
-
-
-def mark(given: str, directory: Path, job: str) -> Path | None:
-    """Create a file in the checkpoint directory that other nodes look for; None if the directory is a URL."""
-    path = _checkpoints(given, directory, job)
-    if path is None:
+def create_mark(directory: Path | None) -> Path | None:
+    """Create a file in the checkpoint directory that other nodes look for; None: the directory is a URL."""
+    if directory is None:
         return None
-    _make(path)
-    descriptor, name = tempfile.mkstemp(prefix=".fleet-seen-", dir=path)
+    make_directory(directory)
+    descriptor, name = tempfile.mkstemp(prefix=".fleet-seen-", dir=directory)
     os.close(descriptor)
     return Path(name)
 
 
-class Copies:
-    """Decides whether checkpoints are copied to the other nodes, which is not necessary if they share a directory.
-
-    Args:
-        given: The directory given by the user; empty: a directory of the job.
-        directory: Working directory of the script.
-        job: Name of the job.
-        mark: Name of the file that rank 0 created in the directory.
-    """
-
-    def __init__(self, given: str, directory: Path, job: str, mark: str) -> None:
-        self._mark = mark
-        self._path = _checkpoints(given, directory, job)
-        kept = replication(given or job, 100.0)
-        self.replication = kept if self._path is None else kept._replace(directory=str(self._path))
-
-    def shared(self) -> bool:
-        """Return whether this node shares the directory of rank 0; create the directory if it does not exist."""
-        if self._path is None:
-            return True
-        _make(self._path)
-        return self._mark in {path.name for path in self._path.iterdir()}
-
-    def decide(self, *, shared: bool) -> None:
-        """Disable copying if all nodes share the directory."""
-        if shared:
-            self.replication = self.replication._replace(mib_s=0.0)
+def sees_mark(directory: Path | None, mark: str) -> bool:
+    """Return whether this node shares the checkpoint directory of rank 0, which is created if it does not exist."""
+    if directory is None:
+        return True
+    make_directory(directory)
+    return mark in {path.name for path in directory.iterdir()}

@@ -30,20 +30,10 @@ from train.diagnosis.verdict import Cause, Verdict
 from train.errors import ScriptError
 from train.lint.finding import Finding, Severity
 from train.lint.linter import job_tf_config, lint
+from train.script import keras
 from train.script.arguments import assignments, complete, find_defaulted, find_missing, is_foreign, value_of, words
 from train.script.entry import EntryPoint, Kind, find_entry
 from train.script.imports import CALLS, Imports, advice, needed
-from train.script.keras import (
-    BACKEND,
-    Choice,
-    Need,
-    choose,
-    need_of,
-    needs_of_r,
-    tf_config_of_r,
-    versions_of,
-    with_adaptations,
-)
 from train.script.notebook import read_notebook
 from train.script.requirements import LOCK, PROJECT, REQUIREMENTS, Requirements, read_requirements
 
@@ -375,17 +365,17 @@ def preparation(program: Program | None, fleet: str, host: Host, job: str, pytho
 # --- requirements on the hosts --------------------------------------------------------------------------------------
 
 
-def keras_need(entry: EntryPoint) -> Need:
+def keras_need(entry: EntryPoint) -> keras.Need:
     """Return what a job requires of Keras."""
     if entry.kind is Kind.R and entry.file is not None:
-        return needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
-    need = need_of(entry.sources)
-    return need if need.backends else replace(need, backends=tuple(entry.settings_of(BACKEND)))
+        return keras.needs_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
+    need = keras.need_of(entry.sources)
+    return need if need.backends else replace(need, backends=tuple(entry.settings_of(keras.BACKEND)))
 
 
 def choose_keras(
     entry: EntryPoint, request: ProgramRequest, workers: Sequence[Prepared], spares: Sequence[Prepared] = ()
-) -> Choice:
+) -> keras.Choice:
     """Return the Keras of a job, which any spare must be able to use as well, and its adaptations.
 
     Args:
@@ -399,18 +389,20 @@ def choose_keras(
     """
     need, adapt = keras_need(entry), request.adapt
     env = {**request.env, **request.secrets}
-    versions = {item.member.slot: versions_of(item) for item in workers}
+    versions = {item.member.slot: keras.versions_of(item) for item in workers}
     with translate_errors():
-        choice = choose(need, versions, env, adapt=adapt)
+        choice = keras.choose(need, versions, env, adapt=adapt)
         if spares and (choice.env or len(versions) > 1):
-            choose(need, versions | {item.member.slot: versions_of(item) for item in spares}, env, adapt=adapt)
-    return with_adaptations(choice, need, len(versions), adapt=adapt, tf_config=_job_tf_config(entry))
+            keras.choose(
+                need, versions | {item.member.slot: keras.versions_of(item) for item in spares}, env, adapt=adapt
+            )
+    return keras.with_adaptations(choice, need, len(versions), adapt=adapt, tf_config=_job_tf_config(entry))
 
 
 def _job_tf_config(entry: EntryPoint) -> str:
     """Return the name of the adaptation to a script that sets TF_CONFIG; empty: it does not."""
     if entry.kind is Kind.R and entry.file is not None:
-        return tf_config_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
+        return keras.tf_config_of_r(entry.file.read_bytes().decode("utf-8", "replace"), entry.name)
     return job_tf_config(entry.sources)
 
 

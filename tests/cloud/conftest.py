@@ -132,7 +132,7 @@ class GceCase:
         for fleet in ("a", "b", "b-worker-0", "demo", "other"):
             store.fleet(fleet).create()
         self._timing = replace(QUICK, boot_s=60.0, operation_s=60.0)  # real processes start and end
-        self.provider: Provider = GceProvider(store.owner(), "tester", store.journal, self._gce, self._timing)
+        self.provider: Provider = GceProvider(store.owner(), "tester", store, self._gce, self._timing)
         self.impossible = FleetSpec("demo", "gce", workers=2, options=replace(self._gce, zones=("nowhere",)))
 
     def kill(self, instance: Instance) -> None:
@@ -158,7 +158,7 @@ class GceCase:
             "from provision.gce.options import GceOptions\n"
             "from provision.gce.api.client import Timing\n"
             f"store = Store(Path({str(self.root)!r}))\n"
-            f"provider = GceProvider(store.owner(), 'tester', store.journal, {self._gce!r}, {self._timing!r})\n"
+            f"provider = GceProvider(store.owner(), 'tester', store, {self._gce!r}, {self._timing!r})\n"
         )
 
     def sweep(self) -> None:
@@ -246,7 +246,7 @@ def make(emulator: Emulator, tmp_path: Path) -> Make:
     ) -> tuple[GceProvider, FleetSpec]:
         given = {"project": "proj-1", "endpoint": emulator.url, "zones": ("us-central1-a",), **options}
         cloud = GceProvider.change(GceOptions(), given)
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK, clock)
+        provider = GceProvider(store.owner(), "me", store, cloud, QUICK, clock)
         return provider, FleetSpec("demo", "gce", workers, public, packages=packages, options=cloud)
 
     return made

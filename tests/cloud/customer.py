@@ -83,7 +83,7 @@ class QuickServices(Services):
         if not isinstance(options, GceOptions):
             return super().open_provider(options, keep=keep)
         owner, prices = self.store.owner(keep=keep), self.store.root / "prices.json" if self.reads_prices else None
-        return GceProvider(owner, caller(), self.store.journal, options, self.timing, self.clock, prices)
+        return GceProvider(owner, caller(), self.store, options, self.timing, self.clock, prices)
 
 
 def reached(

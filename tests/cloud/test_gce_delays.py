@@ -36,7 +36,7 @@ def store(make: Make, tmp_path: Path) -> Store:
 def request(store: Store, at: float) -> None:
     """Write the intent of a program that was killed at a time."""
     call = {"kind": "bulkInsert", "location": "us-central1", "zones": ["us-central1-a"], "names": ["worker-0"]}
-    store.journal.intend("demo", CREATE, at=at, request_id=str(uuid.uuid4()), **call)
+    store.intend("demo", CREATE, at=at, request_id=str(uuid.uuid4()), **call)
 
 
 def create_late(make: Make, number: int, patch: pytest.MonkeyPatch) -> Delayed:
@@ -132,7 +132,7 @@ def make_in(emulator: Emulator) -> MakeIn:
         store = Store(state)
         store.fleet("demo").create()
         cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=(ZONE,))
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, QUICK)
+        provider = GceProvider(store.owner(), "me", store, cloud, QUICK)
         spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
         store.fleet("demo").write(FleetRecord(spec, 1.0))
         return provider, spec

@@ -26,7 +26,7 @@ def create(emulator: Emulator, root: Path, image: str = "") -> tuple[GceProvider
     """Create one instance while the policy is in force."""
     emulator.cloud.governance.policies[CONSTRAINT] = {"rules": [{"enforce": True}]}
     cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=("us-central1-a",), image=image)
-    provider = GceProvider("k3jq7xab", "me", Store(root).journal, cloud, replace(QUICK, boot_s=0.1))
+    provider = GceProvider("k3jq7xab", "me", Store(root), cloud, replace(QUICK, boot_s=0.1))
     spec = FleetSpec("demo", "gce", 1, "ssh-ed25519 AAAA me", options=cloud)
     provider.create(spec, ["worker-0"], lambda *_: None)
     return provider, spec

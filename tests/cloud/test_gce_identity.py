@@ -89,9 +89,7 @@ def test_malformed_credentials_are_reported_with_the_variable_that_names_them(
     assert str(file) in error.cause or error.hint.endswith(f"has precedence over a login: {file}")
     assert command_lines(error) == ("unset GOOGLE_APPLICATION_CREDENTIALS\ngcloud auth application-default login")
     cloud = GceOptions(endpoint=emulator.url, ssh_from=("203.0.113.0/24",))
-    messages = [
-        finding.message for finding in GceProvider("owner", "", Store(tmp_path).journal, cloud, QUICK).doctor()
-    ]
+    messages = [finding.message for finding in GceProvider("owner", "", Store(tmp_path), cloud, QUICK).doctor()]
     assert sum(error.message in message for message in messages) == 1
 
 
@@ -108,7 +106,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
     store = Store(root)
     store.fleet("demo").create()
     cloud = replace(cloud, project="proj-1", endpoint=emulator.url)
-    provider = GceProvider(store.owner(), caller(), store.journal, cloud, QUICK)
+    provider = GceProvider(store.owner(), caller(), store, cloud, QUICK)
     spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA fleet", packages=("six",), options=cloud)
     emulator.translate_addresses("us-central1")
     assert all(check.ok for check in provider.doctor() if check.subject != "gcloud")

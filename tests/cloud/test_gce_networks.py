@@ -60,7 +60,7 @@ def test_gc_finds_the_rules_in_the_host_project_after_the_state_was_lost(
         provider.delete(provider.list("demo"), lambda *_: None)
     account = GceOptions(project="proj-1", endpoint=emulator.url)
     store = Store(tmp_path / "new")
-    cleaner = GceProvider(store.owner(), "me", store.journal, account, QUICK)
+    cleaner = GceProvider(store.owner(), "me", store, account, QUICK)
     orphans = cleaner.orphans()
     rules = [orphan for orphan in orphans if orphan.kind == "firewall rule"]
     assert [(rule.zone, rule.fleet) for rule in rules] == [(HOST, "demo")] * 2

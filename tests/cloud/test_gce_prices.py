@@ -39,7 +39,7 @@ def ask(emulator: Emulator, tmp_path: Path, prices: Path) -> Ask:
 
     def quote(timing: Timing = QUICK, **options: Any) -> Quote:
         cloud = GceOptions(project="proj-1", endpoint=emulator.url, **{"zones": ("us-central1-a",), **options})
-        provider = GceProvider(store.owner(), "me", store.journal, cloud, timing, price_file=prices)
+        provider = GceProvider(store.owner(), "me", store, cloud, timing, price_file=prices)
         return provider.quote(FleetSpec("demo", "gce", 1, options=cloud), ["worker-0"])
 
     return quote

@@ -93,7 +93,7 @@ def test_a_reservation_that_does_not_fit_is_refused_before_anything_is_created(
     step = repetition(refusal.value)
     assert (step.change if step else None) == again
     given = {"project": PROJECT, "endpoint": emulator.url, "reservation": "r1", **values}
-    provider = GceProvider("k3jq7xab", "me", Store(tmp_path).journal, resolved(GceOptions(**given)), QUICK)
+    provider = GceProvider("k3jq7xab", "me", Store(tmp_path), resolved(GceOptions(**given)), QUICK)
     [finding] = [each for each in provider.doctor() if each.subject == "reservation"]
     assert (finding.ok, finding.message) == (False, refusal.value.message)
     if "--zone" not in (again or {}):

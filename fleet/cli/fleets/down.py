@@ -126,7 +126,7 @@ def _confirm(fleet: ExistingFleet, instances: Sequence[Instance], *, is_lost: bo
     Args:
         fleet: The fleet.
         instances: Its instances.
-        is_lost: Its record is lost: nothing is stored about its results.
+        is_lost: Its record is lost, so its results are unknown.
 
     Raises:
         UsageError: something would be lost, and confirmation requires a terminal.

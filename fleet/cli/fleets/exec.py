@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,8 +13,9 @@ from fleet.cli.application import AFTER_DASHES, WithProgram, command
 from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import CancelledError, FleetError, UsageError, fold
-from fleet.events import CommandOutput, CommandResult, HostResult, Sink
-from fleet.fleets.access import ALL, Access, select_hosts
+from fleet.events import CommandOutput, CommandResult, HostResult
+from fleet.fleets.access import ALL, select_hosts
+from fleet.fleets.agents import ExistingFleet
 from fleet.remote.fanout import Outcome, fan_out, raise_failures
 from fleet.steps import Step
 from provision.model import Host
@@ -96,26 +96,26 @@ class _Execution:
 
     Args:
         command: Program and arguments.
-        hosts: Names of the hosts.
-        key: Private key of the fleet.
-        sink: Takes the output.
+        hosts: The hosts.
+        fleet: Their fleet, whose sink takes the output.
     """
 
-    def __init__(self, command: Sequence[str], hosts: Sequence[str], key: Path, sink: Sink) -> None:
-        self._command = command
-        self._key = key
-        self._sink = sink
-        self._hosts = len(hosts)
-        self._gathering = Gathering(hosts)
+    def __init__(self, command: Sequence[str], hosts: Sequence[Host], fleet: ExistingFleet) -> None:
+        self._command, self._hosts, self._fleet = command, hosts, fleet
+        self._gathering = Gathering([host.name for host in hosts])
         self._lock = threading.Lock()
         self._connections: list[HostConnection] = []
         self._started: dict[str, FleetError | None] = {}
 
-    def run(self, hosts: Sequence[Host], access: Access) -> list[Outcome[int]]:
+    def run(self) -> list[Outcome[int]]:
         """Run the command, again on hosts that a firewall rule blocked before it was changed."""
-        outcomes = self._fan_out(hosts)
+        outcomes = self._fan_out(self._hosts)
         unreached = [outcome for outcome in outcomes if outcome.error and outcome.host.name not in self._started]
-        retried = {each.host.name: each for each in access.retried(unreached, self._fan_out)} if unreached else {}
+        retried = (
+            {each.host.name: each for each in self._fleet.access.retried(unreached, self._fan_out)}
+            if unreached
+            else {}
+        )
         return [retried.get(outcome.host.name, outcome) for outcome in outcomes]
 
     def finish(self) -> None:
@@ -134,7 +134,7 @@ class _Execution:
         def add(stream: str, data: bytes) -> None:
             self._show(lambda: self._gathering.add(host.name, stream, data, time.monotonic()))
 
-        connection = connect(host, self._key, window=share_window(self._hosts))
+        connection = connect(host, self._fleet.directory.key, window=share_window(len(self._hosts)))
         self._connections.append(connection)
         self._started.setdefault(host.name, None)
         try:
@@ -148,7 +148,7 @@ class _Execution:
     def _show(self, collect: Callable[[], list[CommandOutput]]) -> None:
         with self._lock:
             for output in collect():
-                self._sink.emit(output)
+                self._fleet.sink.emit(output)
 
     def _sever(self) -> None:
         for connection in list(self._connections):
@@ -181,11 +181,11 @@ def exec_(
         )
     many = worker == ALL or "," in worker
     with session(resolve_fleet(fleet), output, prefix=many, raw=True, live=False) as run:
-        directory, record = run.services.store.need(run.fleet)
-        hosts = select_hosts(run.fleet, record.hosts, worker)
-        execution = _Execution(words, [host.name for host in hosts], directory.key, run.sink)
+        existing = run.find_fleet()
+        hosts = select_hosts(run.fleet, existing.record.hosts, worker)
+        execution = _Execution(words, hosts, existing)
         try:
-            outcomes = execution.run(hosts, Access(record.spec, run.services, run.sink))
+            outcomes = execution.run()
         except KeyboardInterrupt:
             raise CancelledError(
                 f"interrupted; the command ends on {fold(host.name for host in hosts)}", next_steps=[Step("status")]

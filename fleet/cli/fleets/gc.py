@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import typer
 
@@ -12,7 +12,7 @@ from fleet.cli.application import command
 from fleet.cli.options import OUTPUT, YES, Output, option
 from fleet.cli.provider_options import WithScopes, read_options
 from fleet.cli.runtime import read_settings, session
-from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, UsageError, explain_interrupt
+from fleet.errors import CancelledError, CredentialsError, FleetError, UnreachableError, explain_interrupt
 from fleet.events import InstanceChanged, Note, OrphansDeleted, OrphansFound, Sink
 from fleet.events import Orphan as FoundOrphan
 from fleet.fleets.instances import external_hosts, release_hosts
@@ -27,8 +27,7 @@ from provision.quantities import counted
 from provision.registry import installed_names
 
 
-@dataclass(frozen=True)
-class GcRequest:
+class GcRequest(NamedTuple):
     """Request of the command.
 
     Attributes:
@@ -38,8 +37,8 @@ class GcRequest:
         images: Include images of prepared hosts.
     """
 
-    given: Settings = field(default_factory=Settings)
-    defaults: Settings = field(default_factory=Settings)
+    given: Settings = Settings()
+    defaults: Settings = Settings()
     everybody: bool = False
     images: bool = False
 
@@ -75,14 +74,10 @@ def run(request: GcRequest, services: Services, sink: Sink) -> None:
 
 
 def _confirm(to_delete: int, total: int, services: Services) -> None:
-    if not services.attended:
-        raise UsageError(
-            f"{to_delete} of {counted(total, 'resource')} would be deleted, and confirmation requires a terminal",
-            next_steps=[Again({"--yes": True})],
-        )
+    loss = f"{to_delete} of {counted(total, 'resource')} would be deleted"
     which = "it" if to_delete == total == 1 else "all of them" if to_delete == total else f"{to_delete} of them"
-    if not services.consent(f"Delete {which}?"):
-        raise CancelledError("nothing was deleted", next_steps=[Step("status")])
+    kept = CancelledError("nothing was deleted", next_steps=[Step("status")])
+    services.require_consent(loss, f"Delete {which}?", kept, [Again({"--yes": True})])
 
 
 class _Search:
@@ -104,10 +99,9 @@ class _Search:
     ) -> None:
         self._name, self._options = kind
         self._provider = services.provider(self._options, keep=False)
-        self._store, self._clock = services.store, services.clock
-        self._owner = self._store.owner(keep=False)
-        self._baking = self._store.baking.owner(keep=False)
-        self._needed, self._request, self._sink = needed, request, sink
+        self._needed, self._request, self._services, self._sink = needed, request, services, sink
+        self._store = services.store
+        self._owner, self._baking = self._store.owner(keep=False), self._store.baking.owner(keep=False)
         self._to_delete: list[Orphan] = []
         self.silent: set[str] = set()
 
@@ -121,16 +115,15 @@ class _Search:
             self._sink.emit(Note(f"skipped {self._options.title}: {error.message}"))
             return []
         self.silent.update(self._provider.silent_zones())
+        in_use = self._store.baking.is_locked(BAKING)
         # Read after the list: a fleet has its directory before its instances.
-        unknown = self._select_unknown(resources)
-        if self._store.baking.is_locked(BAKING):  # its host is in use
-            unknown = [resource for resource in unknown if not self._is_baking(resource)]
+        unknown = [each for each in self._select_unknown(resources) if not (in_use and self._is_baking(each))]
         mine = {"", self._owner, *(resource.owner for resource in unknown if resource.user == caller())}
         self._to_delete = [resource for resource in unknown if self._is_requested(resource, mine)]
         return [self._describe(resource) for resource in unknown]
 
     def _describe(self, resource: Orphan) -> FoundOrphan:
-        age_h = max(0.0, self._clock() - resource.created_at) / 3600 if resource.created_at else 0.0
+        age_h = max(0.0, self._services.clock() - resource.created_at) / 3600 if resource.created_at else 0.0
         return FoundOrphan(
             **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
             provider=self._name,
@@ -149,21 +142,17 @@ class _Search:
             to_delete = self._select_unknown(self._to_delete)  # a fleet of that name may have been created meanwhile
             if not to_delete:
                 return []
-            if self._options.existing:
-                self._release({resource.fleet for resource in to_delete})
+            for fleet in sorted({resource.fleet for resource in to_delete}) if self._options.existing else ():
+                instances = self._provider.list(fleet)
+                spec = FleetSpec(fleet, self._name, len(instances), options=self._options)
+                hosts = external_hosts(spec, instances, self._provider)
+                release_hosts(hosts, self._store.fleet(fleet).key, self._sink)
             left = list(self._provider.delete_orphans(to_delete, self._progress))
             self.silent.update(self._provider.silent_zones())
             return left
 
     def _progress(self, name: str, step: str) -> None:
         self._sink.emit(InstanceChanged(name, step, done=step == "deleted"))
-
-    def _release(self, fleets: Iterable[str]) -> None:
-        for fleet in sorted(fleets):
-            instances = self._provider.list(fleet)
-            spec = FleetSpec(fleet, self._name, len(instances), options=self._options)
-            hosts = external_hosts(spec, instances, self._provider)
-            release_hosts(hosts, self._store.fleet(fleet).key, self._sink)
 
     def _select_unknown(self, resources: Iterable[Orphan]) -> list[Orphan]:
         fleets, mine = self._store.names(), ("", self._owner)

@@ -10,9 +10,9 @@ from fleet.cli.application import command
 from fleet.cli.options import FLEET, HOSTS, OUTPUT, Output, argument, option
 from fleet.cli.runtime import resolve_fleet, session
 from fleet.errors import UsageError, explain_interrupt
-from fleet.events import FilesPushed, PushedHost, PushProgress, Sink
-from fleet.fleets.access import Access, select_hosts
-from fleet.fleets.agents import call_each, fleet_opened, opened
+from fleet.events import FilesPushed, PushedHost, PushProgress
+from fleet.fleets.access import select_hosts
+from fleet.fleets.agents import ExistingFleet, call_each, opened
 from fleet.remote.bundles import push_files
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.quoting import one_line
@@ -75,15 +75,13 @@ def _find_source(text: str, state: Path) -> DataSource:
     return DataSource(source, str(PurePosixPath(name)))
 
 
-def _push(
-    hosts: Sequence[Host], key: Path, access: Access, target: str, bundle: Bundle, sink: Sink
-) -> list[Outcome[FilesStored]]:
+def _push(hosts: Sequence[Host], fleet: ExistingFleet, target: str, bundle: Bundle) -> list[Outcome[FilesStored]]:
     """Return the outcome of each host, in their order."""
-    with opened(hosts, key, access) as connected:
+    with opened(hosts, fleet.directory.key, fleet.access) as connected:
         answers = call_each(
             values_of(connected),
             lambda client: push_files(
-                client, target, bundle, lambda *counts: sink.emit(PushProgress(client.host.name, *counts))
+                client, target, bundle, lambda *counts: fleet.sink.emit(PushProgress(client.host.name, *counts))
             ),
         )
     outcomes: dict[str, Outcome[FilesStored]] = {answer.host.name: answer for answer in answers}
@@ -121,17 +119,17 @@ def push(
     with session(resolve_fleet(fleet), output) as run:
         target, services = parse_target(to), run.services
         sources = find_sources(files, services.store.root)
-        directory, record = services.store.need(run.fleet)
-        hosts, access = select_hosts(run.fleet, record.hosts, worker), Access(record.spec, services, run.sink)
+        existing = run.find_fleet()
+        hosts = select_hosts(run.fleet, existing.record.hosts, worker)
         unfinished = "interrupted; files that were not complete are not on the hosts"
         with explain_interrupt(unfinished, Again({})):
             bundle = scan_files(sources, services.store.hashes, state=services.store.root)
-            run.emit(fleet_opened(record, directory, services.clock()))
+            existing.announce()
             for text in bundle.notes:
                 run.note(text)
-            outcomes = _push(hosts, directory.key, access, target, bundle, run.sink)
+            outcomes = _push(hosts, existing, target, bundle)
         sizes = [entry.size for entry in bundle.entries if entry.kind in (EntryKind.FILE, EntryKind.DATA)]
-        if not record.spec.options.remote:
+        if not existing.record.spec.options.remote:
             run.note("the hosts are this computer: fleet down does not delete these files")
         run.emit(FilesPushed(run.fleet, len(sizes), sum(sizes), tuple(map(_result, outcomes))))
         raise_failures(outcomes, "push to all hosts")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +13,8 @@ from fleet.cli.application import AFTER_DASHES, WithProgram, command
 from fleet.cli.options import FLEET, Output, argument, complete_worker, option
 from fleet.cli.runtime import CommandEnded, resolve_fleet, session
 from fleet.errors import NotFoundError, UsageError
-from fleet.fleets.access import Access, is_reachable_now, select_hosts
+from fleet.fleets.access import is_reachable_now, select_hosts
+from fleet.fleets.agents import ExistingFleet
 from fleet.remote.fanout import raise_failures
 from fleet.remote.ssh.program import FAILED, find_ssh, remote_command, run_session, ssh_command
 from fleet.state import FleetRecord
@@ -40,22 +40,20 @@ def _one_host(worker: str, command: Sequence[str], record: FleetRecord) -> Host:
     return hosts[0]
 
 
-def _find_task(
-    reference: str, worker: str, words: Sequence[str], record: FleetRecord, key: Path, access: Access
-) -> tuple[Host, str]:
+def _find_task(reference: str, worker: str, words: Sequence[str], fleet: ExistingFleet) -> tuple[Host, str]:
     """Return the host of a job's task, and the command that enters the task's environment."""
-    from fleet.fleets.agents import newest_reports, open_some  # a session without a job starts without these
+    from fleet.fleets.agents import newest_reports  # a session without a job starts without these
     from fleet.jobs.selection import is_newest, select_reported
     from fleet.jobs.tasks import worker_name
     from train import pack
 
-    name, fleet = worker_name(worker) if worker else "", record.spec.name
-    with open_some(record.slots, key, access) as (clients, unreached):
-        select = select_reported(reference, fleet)
+    name, record = worker_name(worker) if worker else "", fleet.record
+    with fleet.open_some(record.slots) as (clients, unreached):
+        select = select_reported(reference, fleet.name)
         reports = newest_reports(clients, select, record.last_job).by_host
         if not reports:
             raise_failures(unreached, "find the job")
-            raise NotFoundError(f"fleet {fleet!r} has no job yet", next_steps=[Step("jobs")])
+            raise NotFoundError(f"fleet {fleet.name!r} has no job yet", next_steps=[Step("jobs")])
         slot = find_slot(name, reports)
         if not slot:
             raise_failures(unreached, f"find {name}")
@@ -126,20 +124,19 @@ def ssh(
         )
     has_input, has_output = sys.stdin.isatty(), sys.stdout.isatty()
     with session(resolve_fleet(fleet), Output.LINES, raw=True) as run:
-        directory, record = run.services.store.need(run.fleet)
-        program, access = find_ssh(), Access(record.spec, run.services, run.sink)
+        existing, program = run.find_fleet(), find_ssh()
         if job:
-            host, remote = _find_task(job, worker, words, record, directory.key, access)
+            host, remote = _find_task(job, worker, words, existing)
         else:
-            host, remote = _one_host(worker, words, record), remote_command(words)
+            host, remote = _one_host(worker, words, existing.record), remote_command(words)
         require_agreed(host)
         try:
-            config = directory.export_ssh_config(record)
+            config = existing.directory.export_ssh_config(existing.record)
         except ValueError as error:
             raise UsageError(str(error), next_steps=[Step("inventory", "--format", "json")]) from error
         name, has_terminal = f"{run.fleet}-{host.name}", has_input and has_output
         line = ssh_command(program, config, name, remote, input_terminal=has_input, terminal=has_terminal)
         code = run_session(line)
-        if code == FAILED and is_reachable_now(host, directory.key, access):
+        if code == FAILED and is_reachable_now(host, existing.directory.key, existing.access):
             code = run_session(line)
     raise CommandEnded(code)

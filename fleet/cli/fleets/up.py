@@ -13,21 +13,13 @@ from fleet.cli.application import command
 from fleet.cli.options import option, parse_text
 from fleet.cli.provider_options import WithProviders, read_options
 from fleet.cli.runtime import read_settings, resolve_fleet, session
-from fleet.errors import (
-    CancelledError,
-    CapacityError,
-    FleetError,
-    NotReadyError,
-    UnreachableError,
-    explain_interrupt,
-    fold,
-)
+from fleet.errors import CancelledError, CapacityError, FleetError, NotReadyError, UnreachableError, explain_interrupt
 from fleet.events import FleetResized, Level, Note, Sink, describe_maintenance
 from fleet.fleets import plan as planning
 from fleet.fleets.access import Access, confirm_host_keys
 from fleet.fleets.agents import ExistingFleet, fleet_opened
 from fleet.fleets.connect import BOOTED, CHOSEN, SSH_WAIT_BOOTED_S, SSH_WAIT_S, progress_to, reach
-from fleet.fleets.instances import Keeper, delete_instances, list_instances, release_files
+from fleet.fleets.instances import Keeper, list_instances, release_excess
 from fleet.fleets.repair import at_rest, rejoin
 from fleet.jobs.deletion import confirm_shrink
 from fleet.services import Services
@@ -39,7 +31,6 @@ from provision.model import FleetSpec, Host, Instance, InstanceState, Plan, Resi
 from provision.names import index_of
 from provision.planner import plan, resize
 from provision.provider import Provider
-from provision.quantities import counted
 
 RETRY_FIRST_S = 30.0
 RETRY_LONGEST_S = 600.0
@@ -197,7 +188,7 @@ class _Up:
 
     def _apply(self, steps: Plan) -> list[Host]:
         if steps.delete:
-            self._release_excess(steps.delete)
+            release_excess(self.spec, steps.delete, self.directory, self.provider, self.services, self.sink)
         if steps.create:
             names, provider = list(steps.create), self.spec.provider
             self.directory.intend("create", instances=names, provider=provider, options=asdict(self.spec.options))
@@ -218,26 +209,6 @@ class _Up:
             return reach(*where, wait_s=wait_s, created=steps.create)
         except UnreachableError as error:
             raise access.explained(error) from error
-
-    def _release_excess(self, instances: Sequence[Instance]) -> None:
-        """Delete instances that are not requested, and verify that they are gone.
-
-        Raises:
-            CancelledError: a host does not answer, and the user declined to leave files of the fleet on it.
-            FleetError: an instance could not be deleted.
-        """
-        silent = release_files(self.spec, instances, self.directory, self.provider, self.sink)
-        if silent and not self.services.confirm(f"Forget {fold(silent)} anyway?"):
-            raise CancelledError(
-                f"{fold(silent)} was not released",
-                hint="repeat the command when all hosts answer",
-                next_steps=[Again({}, "up")],
-            )
-        if left := delete_instances(instances, self.directory, self.provider, self.sink):
-            raise FleetError(
-                f"{counted(len(left), 'instance')} could not be deleted: {', '.join(left)}",
-                next_steps=[Again({}, "up"), Step("down")],
-            )
 
     def _create(self, names: Sequence[str]) -> None:
         """Create the instances; without capacity, retry if the user requested that."""
@@ -261,22 +232,14 @@ class _Up:
         return list_instances(self.spec.name, self.provider, self.services)
 
     def _report(self, record: FleetRecord, steps: Plan, change: Resize, *, was_ready: bool) -> None:
-        name = record.spec.name
-        self.sink.emit(fleet_opened(record, self.directory, self.services.clock()))
+        name, now = record.spec.name, self.services.clock()
+        self.sink.emit(fleet_opened(record, self.directory, now))
         if change != Resize():
             ids = {instance.id for instance in change.released}
-            billed = [interval for interval in self.directory.intervals() if interval.id in ids]
-            self.sink.emit(
-                FleetResized(
-                    name,
-                    len(record.hosts),
-                    change.added,
-                    tuple(instance.name for instance in change.released),
-                    cost_usd(billed, self.services.clock()),
-                    record.price_usd_h,
-                    external=self.spec.options.existing,
-                )
-            )
+            cost = cost_usd([interval for interval in self.directory.intervals() if interval.id in ids], now)
+            released, workers = tuple(instance.name for instance in change.released), len(record.hosts)
+            external, usd_h = self.spec.options.existing, record.price_usd_h
+            self.sink.emit(FleetResized(name, workers, change.added, released, cost, usd_h, external=external))
         elif not steps.create:
             self.sink.emit(Note(f"fleet {name!r} {'was already' if was_ready else 'is'} up; every host answers"))
         if self.request.advises:

@@ -30,8 +30,8 @@ from fleet.events import Level, Note, Sink
 from fleet.jobs.evidence import Evidence
 from fleet.jobs.following.follow import Ended
 from fleet.jobs.following.outcome import outcome_or_raise
-from fleet.jobs.local_task import Copies, Directories, LocalTask, mark, tidy
-from fleet.jobs.policy import check_policy, preemption_notices
+from fleet.jobs.local_task import LocalTask, create_mark, remove_empty, result_directories, sees_mark
+from fleet.jobs.policy import check_policy, preemption_notices, replication
 from fleet.jobs.program import ProgramRequest, choose_keras, environment
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
@@ -53,6 +53,7 @@ _PREPARED_S = 150.0
 _COMMITTED_S = 60.0
 _COLLECT_S = 10.0
 _SECRET_LENGTH = 16
+_COPY_MIB_S = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,6 @@ def _secret(request: AgentRequest) -> str:
     return secret.strip()
 
 
-@dataclass
 class _Process:
     """One process of the job, on this node.
 
@@ -193,41 +193,39 @@ class _Process:
         sink: Takes the events.
     """
 
-    request: AgentRequest
-    entry: EntryPoint
-    rendezvous: TcpRendezvous
-    sink: Sink
-
-    def __post_init__(self) -> None:
-        launch = self.request.launch
-        self._rank = launch.rank
+    def __init__(self, request: AgentRequest, entry: EntryPoint, rendezvous: TcpRendezvous, sink: Sink) -> None:
+        self._request, self._entry, self._rendezvous, self._sink = request, entry, rendezvous, sink
+        self._rank = request.launch.rank
         self._task = f"worker-{self._rank}"
         self._leads = self._rank == 0
-        self._node = launch.node(self._rank) or socket.gethostname()
-        self._participants = Participants(self._rank, self.rendezvous.size)
+        self._node = request.launch.node(self._rank) or socket.gethostname()
+        self._participants = Participants(self._rank, rendezvous.size)
         self._is_single_host = False
         self._job = ""
+        self._checkpoints: Path | None = None  # None: a URL
         self._mark: Path | None = None  # of rank 0
 
     def run(self) -> int:
         """Take part from the rendezvous to the end of the job; return the exit code."""
         from train.pack import build_agent
 
-        digest = build_agent().digest
+        digest, workdir = build_agent().digest, self._entry.workdir
         env = {name: value for name, value in os.environ.items() if name != SECRET_VARIABLE}
         with contextlib.ExitStack() as stack:
             stack.callback(self._unmark)
-            copies = self._agree(digest)
-            stack.callback(tidy, self.entry.workdir / self._job)
+            mark = self._agree(digest)
+            stack.callback(remove_empty, workdir / self._job / "checkpoints", workdir / self._job)
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-", ignore_cleanup_errors=True)))
             agent = stack.enter_context(open_local_agent(self._node, root, digest, env))
-            directories = stack.enter_context(Directories(self.entry.workdir / self._job, self._task))
-            prepared = self._prepare(agent, copies)
-            commit = self._commit(prepared, copies.replication, directories.env)
+            results = stack.enter_context(result_directories(workdir / self._job, self._task))
+            commit = self._commit(*self._prepare(agent, mark), results)
             task = LocalTask(agent, commit)
             try:
-                self._start(task, commit)
-                result = task.follow(self.sink, leads=self._leads)
+                task.start()  # on all nodes; if one cannot, nothing starts
+                self._rendezvous.gather("committed", {}, _COMMITTED_S)
+                if self._leads:
+                    self._sink.emit(started(commit, time.time()))
+                result = task.follow(self._sink, leads=self._leads)
             except BaseException:
                 task.give_up()
                 raise
@@ -239,14 +237,18 @@ class _Process:
 
     # --- coming together --------------------------------------------------------------------------------------------
 
-    def _agree(self, digest: str) -> Copies:
+    def _agree(self, digest: str) -> str:
         """Agree with the other processes on the program, the name of the job, and its checkpoint directory.
+
+        Returns:
+            The name of the file that rank 0 has created in this directory; empty: the directory is a URL.
 
         Raises:
             NotReadyError: the processes differ.
         """
-        request, directory, script = self.request, self.entry.workdir, self.request.script
-        check_policy(request.policy, spares=0, hosts=self.rendezvous.size, link_timeout_s=LINK_TIMEOUT_S)
+        request, directory, script = self._request, self._entry.workdir, self._request.script
+        replication(request.checkpoint_dir, _COPY_MIB_S)  # refuses another directory
+        check_policy(request.policy, spares=0, hosts=self._rendezvous.size, link_timeout_s=LINK_TIMEOUT_S)
         program: Value = {
             "version of fleet": digest,
             "command line": [script, *request.arguments],
@@ -255,19 +257,26 @@ class _Process:
         mine: Value = {"host": socket.gethostname(), "boot": boot_id(), **program}
         if self._leads:
             job = f"fleet-{request.launch.job}" if request.launch.job else job_id(time.time())
-            self._mark = mark(request.checkpoint_dir, directory, job)
+            self._mark = create_mark(self._checkpoints_of(job))
             mine |= {"job": job, "mark": self._mark.name if self._mark else ""}
-        values = self.rendezvous.gather("hello", mine, request.wait_s)
+        values = self._rendezvous.gather("hello", mine, request.wait_s)
         first = values[0]
         self._job = str(first["job"])
+        self._checkpoints = self._checkpoints_of(self._job)
         hosts = tuple(str(value["host"]) for value in values)
-        self._participants = Participants(self._rank, self.rendezvous.size, hosts)
+        self._participants = Participants(self._rank, self._rendezvous.size, hosts)
         self._is_single_host = len({(value["host"], value["boot"]) for value in values}) == 1
         for key in sorted(program):
             if others := [rank for rank, value in enumerate(values) if value.get(key) != first.get(key)]:
                 names, leader = self._participants.names(others), self._participants.name(0)
                 raise self._shared_error(NotReadyError(f"the {key} on {names} is not that of {leader}"))
-        return Copies(request.checkpoint_dir, directory, self._job, str(first["mark"]))
+        return str(first["mark"])
+
+    def _checkpoints_of(self, job: str) -> Path | None:
+        """Return the directory of the script's checkpoints; None if it is a URL."""
+        given = self._request.checkpoint_dir
+        path = Path(given).expanduser() if given else Path(job) / "checkpoints"
+        return None if "://" in given else self._entry.workdir / path
 
     def _shared_error(self, error: FleetError) -> Exception:
         """Return the error to raise if all processes see it: rank 0 alone reports it."""
@@ -275,9 +284,9 @@ class _Process:
 
     def _address(self) -> str:
         if self._is_single_host:
-            return self.request.address or LOOPBACK
-        nodes = self.request.launch.nodes or self._participants.nodes
-        address = self.request.address or self.rendezvous.address or address_of_node(self._node, nodes)
+            return self._request.address or LOOPBACK
+        nodes = self._request.launch.nodes or self._participants.nodes
+        address = self._request.address or self._rendezvous.address or address_of_node(self._node, nodes)
         if not address:
             raise NotReadyError(
                 f"cannot determine the address of {self._node}",
@@ -286,7 +295,8 @@ class _Process:
             )
         return address
 
-    def _prepare(self, agent: AgentClient, copies: Copies) -> list[records.Prepared]:
+    def _prepare(self, agent: AgentClient, mark: str) -> tuple[list[records.Prepared], records.Replication]:
+        """Prepare all nodes; return their answers, and how they copy checkpoints, unless they share a directory."""
         prepared = agent.prepare(
             records.Prepare(
                 job=self._job,
@@ -294,12 +304,12 @@ class _Process:
                 slot=self._task,
                 entries=[],
                 address=self._address(),
-                python=self.request.python,
-                directory=str(self.entry.workdir),
+                python=self._request.python,
+                directory=str(self._entry.workdir),
             )
         )
-        mine = {"prepared": records.to_dict(prepared), "sees": copies.shared()}
-        values = self.rendezvous.gather("prepared", mine, _PREPARED_S)
+        mine = {"prepared": records.to_dict(prepared), "sees": sees_mark(self._checkpoints, mark)}
+        values = self._rendezvous.gather("prepared", mine, _PREPARED_S)
         self._unmark()
         blind = [rank for rank, value in enumerate(values) if not value["sees"]]
         if 0 < len(blind) < len(values) - 1:
@@ -309,26 +319,28 @@ class _Process:
                 hint="name a directory that all nodes share, or none: --checkpoint-dir PATH",
             )
             raise self._shared_error(error)
-        copies.decide(shared=not blind)
-        return [records.build(records.Prepared, value["prepared"]) for value in values]
+        copied = replication(self._request.checkpoint_dir or self._job, _COPY_MIB_S if blind else 0.0)
+        if self._checkpoints is not None:
+            copied = copied._replace(directory=str(self._checkpoints))
+        return [records.build(records.Prepared, value["prepared"]) for value in values], copied
 
     def _commit(
-        self, prepared: Sequence[records.Prepared], copied: records.Replication, outputs: dict[str, str]
+        self, prepared: Sequence[records.Prepared], copied: records.Replication, results: dict[str, str]
     ) -> records.Commit:
-        request = self.request
+        request = self._request
         try:
-            choice = choose_keras(self.entry, request, prepared)
+            choice = choose_keras(self._entry, request, prepared)
         except NotReadyError as error:
             raise self._shared_error(error) from error
         if choice.note and self._leads:
-            self.sink.emit(Note(choice.note))
+            self._sink.emit(Note(choice.note))
         return records.Commit(
             job=self._job,
             slot=self._task,
             members=[item.member._replace(task=item.member.slot) for item in prepared],
-            secret=self.rendezvous.secret,
-            command=self.entry.command(prepared[self._rank].python, request.arguments),
-            env={"PWD": str(self.entry.workdir), **choice.env, **outputs, **request.env},
+            secret=self._rendezvous.secret,
+            command=self._entry.command(prepared[self._rank].python, request.arguments),
+            env={"PWD": str(self._entry.workdir), **choice.env, **results, **request.env},
             secret_env={},
             grace_s=request.grace_s,
             policy=request.policy,
@@ -336,13 +348,6 @@ class _Process:
             name=request.script,
             preemption_notices=preemption_notices(),
         )
-
-    def _start(self, task: LocalTask, commit: records.Commit) -> None:
-        """Commit here and on all other nodes; if one cannot, nothing starts."""
-        task.start()
-        self.rendezvous.gather("committed", {}, _COMMITTED_S)
-        if self._leads:
-            self.sink.emit(started(commit, time.time()))
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -352,11 +357,11 @@ class _Process:
         ran = result.started or ended_well
         local: Value = {"stopped_by": task.stopped_by, "evidence": task.evidence(log=not ended_well) if ran else {}}
         if not self._leads:
-            self.rendezvous.send_to_rank_0("end", local)
+            self._rendezvous.send_to_rank_0("end", local)
         try:
             cause, values = None, [local]
             if self._leads and ran and not task.stopped_by:
-                values += self.rendezvous.collect("end", _COLLECT_S).values()
+                values += self._rendezvous.collect("end", _COLLECT_S).values()
             # A scheduler signals one node after the other: the job may end before the signal arrives at rank 0.
             stopped_by = next((str(value["stopped_by"]) for value in values if value.get("stopped_by")), "")
             if stopped_by and not ended_well:
@@ -366,9 +371,9 @@ class _Process:
                 for value in values:
                     evidence.merge(value.get("evidence") or {})
                 cause = evidence.verdict(result) if ran and not ended_well else None
-                self.sink.emit(publish(result))
+                self._sink.emit(publish(result))
                 if ran and (warning := evidence.independence_warning(result)):
-                    self.sink.emit(Note(warning, Level.WARNING))
+                    self._sink.emit(Note(warning, Level.WARNING))
             outcome_or_raise(Ended(result, cause))
         except FleetError as error:
             if self._leads:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import typer
 
@@ -14,8 +13,7 @@ from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, ProgramOptions, WithTri
 from fleet.cli.runtime import Session, resolve_fleet, session
 from fleet.errors import NotReadyError, UsageError, fold
 from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
-from fleet.fleets.access import Access
-from fleet.fleets.agents import call_each, fleet_opened, open_agents
+from fleet.fleets.agents import call_each, open_agents
 from fleet.jobs import program as programs
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
@@ -50,16 +48,15 @@ def run(request: programs.ProgramRequest, trial_s: float, running: Session) -> N
         message = "--local-first runs a script, and none is given"
         raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
     located = programs.find(request) if has_program else None
-    directory, record = running.services.store.need(running.fleet)
+    fleet = running.find_fleet()
+    record = fleet.record
     env = {**record.spec.options.variables, **request.env}
     request = dataclasses.replace(request, env=env, arguments=located.arguments if located else ())
-    with contextlib.ExitStack() as stack:
-        program = programs.collect(located, running.services, env.get("PYTHONPATH", "")) if located else None
-        running.emit(fleet_opened(record, directory, running.services.clock()))
-        for text in program.bundle.notes if program else ():
-            running.note(text)
-        access = Access(record.spec, running.services, running.sink)
-        clients = stack.enter_context(open_agents(record.hosts, directory.key, access))
+    program = programs.collect(located, running.services, env.get("PYTHONPATH", "")) if located else None
+    fleet.announce()
+    for text in program.bundle.notes if program else ():
+        running.note(text)
+    with open_agents(record.hosts, fleet.directory.key, fleet.access) as clients:
         check = _Check(request, trial_s, record, clients, program, running.sink)
         problems = check.inspect_hosts()
         is_tried = trial_s > 0 and not problems
@@ -115,10 +112,11 @@ class _Check:
         hosts = [_facts(outcome) for outcome in outcomes]
         prepared = [outcome.value for outcome in outcomes if outcome.value is not None]
         comparison = _compare_hosts(prepared)
-        problems = [
-            *_fold_problems({host.host: host.problem for host in hosts if host.problem}),
-            *comparison.problems,
-        ]
+        by_problem: dict[str, list[str]] = {}
+        for host in hosts:
+            by_problem.setdefault(host.problem, []).append(host.host)
+        problems = [f"{fold(names)}: {problem}" for problem, names in by_problem.items() if problem]
+        problems += comparison.problems
         notes = list(comparison.warnings)
         if program and prepared:
             pending = self._pending
@@ -232,14 +230,6 @@ def _reason(outcome: Outcome[Prepared] | Outcome[SmokeTestResult]) -> str:
     """Return why a host did not answer as expected, without its name."""
     message = outcome.error.message if outcome.error else "it did not answer"
     return message.removeprefix(f"{where(outcome.host)}: ").removeprefix(f"{outcome.host.name}: ")
-
-
-def _fold_problems(problems: Mapping[str, str]) -> list[str]:
-    """Return the problems of hosts; hosts with the same problem share a sentence."""
-    return [
-        f"{fold(host for host, other in problems.items() if other == problem)}: {problem}"
-        for problem in dict.fromkeys(problems.values())
-    ]
 
 
 def _compare_hosts(prepared: Sequence[Prepared]) -> Readiness:

@@ -15,7 +15,6 @@ from fleet.jobs.results import StoredJobs, survey_agents
 from fleet.jobs.selection import is_id
 from fleet.remote.fanout import errors_by_host, values_of
 from fleet.remote.results import prune_jobs
-from fleet.services import Services
 from fleet.steps import Again, Step
 from provision.quantities import counted
 
@@ -40,16 +39,6 @@ def _select_for_deletion(chosen: Sequence[StoredJobs], fleet: str, sink: Sink, *
     if not safe:
         sink.emit(Note("no job was deleted"))
     return safe
-
-
-def _confirm(count: str, references: Sequence[str], services: Services) -> None:
-    if not services.attended:
-        raise UsageError(
-            f"{count} would be deleted, and confirmation requires a terminal",
-            next_steps=[Step("jobs", "--prune", "--yes", *references)],
-        )
-    if not services.consent(f"Delete {count} on the hosts?"):
-        raise CancelledError("nothing was deleted", next_steps=[Step("jobs")])
 
 
 @command("Results", WithJobs)
@@ -87,7 +76,10 @@ def jobs(
             if not to_delete:
                 return
             run.emit(ResultsAtRisk(run.fleet, tuple(job.summary() for job in to_delete), pruned=True))
-            _confirm(counted(len(to_delete), "job"), references, run.services)
+            count, agree = counted(len(to_delete), "job"), Step("jobs", "--prune", "--yes", *references)
+            declined = CancelledError("nothing was deleted", next_steps=[Step("jobs")])
+            loss, question = f"{count} would be deleted", f"Delete {count} on the hosts?"
+            run.services.require_consent(loss, question, declined, [agree])
             names = [job.job for job in to_delete]
             with explain_interrupt("interrupted; some of these jobs may be deleted", Again({}), Step("jobs")):
                 outcomes = call_each(clients, lambda client: prune_jobs(client, names))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import DamagedStateError, FleetError, NotFoundError, NotReadyError, UsageError
-from fleet.state import FleetRecord, Store, replace_hosts
+from fleet.state import FleetRecord, Store, caller, replace_hosts, state_root
 from provision.gce.options import GceOptions
 from provision.ledger import cost_usd
 from provision.local.options import LocalOptions
@@ -20,15 +20,7 @@ from provision.provider import Journal
 from tests.next_steps import next_lines
 from tests.program import Program
 
-HOST = Host(
-    name="worker-0",
-    address="127.0.0.2",
-    port=4022,
-    user="me",
-    host_key="ssh-ed25519 AAAA",
-    key_alias="local.1",
-    private_address="127.0.0.2",
-)
+HOST = Host("worker-0", "127.0.0.2", 4022, "me", "ssh-ed25519 AAAA", "local.1", "127.0.0.2")
 SPEC = FleetSpec(name="demo", provider="local", workers=1, options=LocalOptions())
 RENTED = FleetSpec("demo", "gce", 2, packages=("tensorflow",), options=GceOptions(zones=("us-central1-a",), gpus=2))
 INSTANCE = Instance("worker-0", "demo", "17", InstanceState.RUNNING, "us-central1-a", 0.5, 3600.0, 7200.0)
@@ -190,16 +182,33 @@ def test_without_a_usable_home_directory_a_fixed_state_directory_is_offered(
 
 def test_commands_that_only_read_report_a_state_directory_that_is_a_file(program: Program) -> None:
     program.state.write_text("")
-    for command in (["status"], ["jobs"], ["down", "--yes"], ["logs"]):
+    for command in (["status"], ["down", "--yes"]):
         ran = program.run(*command, code=2, env={"FLEET_STATE_DIR": str(program.state / "fleet")})
         assert ran.err.startswith("error: the state directory ")
         assert "cannot be read\ncause: Not a directory" in ran.err
 
 
 def test_the_journal_of_the_providers_knows_the_fleets_of_this_directory_alone(store: Store) -> None:
-    journal: Journal = store.journal
+    journal: Journal = store
     journal.intend("demo", "insert", request_id="1")
     assert (journal.intents("demo"), store.names()) == ([], [])
     store.fleet("demo").create()
     journal.intend("demo", "insert", request_id="2")
     assert [entry["request_id"] for entry in journal.intents("demo")] == ["2"]
+
+
+def test_the_state_directory_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (str(tmp_path / "state"), "state"):
+        monkeypatch.setenv("FLEET_STATE_DIR", given)
+        assert state_root() == tmp_path / "state"
+    monkeypatch.delenv("FLEET_STATE_DIR")
+    assert state_root().name == "fleet"
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise KeyError
+
+    monkeypatch.setattr("getpass.getuser", refuse)
+    assert caller().startswith(f"{os.getuid()}-")

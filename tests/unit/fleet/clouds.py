@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from fleet.events import Event
 from fleet.services import Services
 from fleet.state import Store
 from provision.gce.options import GceOptions
-from provision.model import Finding, FleetSpec, Host, Instance, InstanceState, Offer, Orphan, Quote
+from provision.model import FleetSpec, Host, Instance, InstanceState, Offer, Orphan, Quote
 from provision.options import ProviderOptions
 from provision.provider import ErrorKind, Progress, Provider, ProviderError
 
 NOW = 1_000_000.0
-PRICE_USD_H, DISK_USD_H = 0.5, 0.02
+PRICE_USD_H = 0.5
 OFFERS = (Offer("z-a", "n1-standard-4", PRICE_USD_H), Offer("z-b", "n1-standard-4", None))
 
 
@@ -28,9 +28,6 @@ class Cloud:
         failures: Errors that the next calls of `create` raise, one each, before they create an instance.
         broken: Error that every call of `create` raises after half of its instances.
         stuck: Instances that no deletion removes.
-        stops: When instances stop by themselves, by name.
-        keeps: True if instances confirm that they stop by themselves.
-        extends_live: True if a new lifetime does not affect running instances.
         things: Resources that `orphans` returns.
         calls: Names of the calls that changed something.
     """
@@ -40,10 +37,6 @@ class Cloud:
     broken: BaseException | None = None
     stuck: set[str] = field(default_factory=set)
     things: list[Orphan] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    stops: dict[str, float] = field(default_factory=dict)
-    keeps: bool = False
-    extends_live: bool = False
     calls: list[str] = field(default_factory=list)
 
     def make(self, fleet: str, name: str) -> None:
@@ -51,20 +44,9 @@ class Cloud:
             if (instance.fleet, instance.name, instance.state) == (fleet, name, InstanceState.STOPPED):
                 self.instances[at] = replace(instance, state=InstanceState.RUNNING, delete_at=NOW + 8 * 3600)
                 return
-        number = str(len(self.calls) * 100 + len(self.instances))
-        self.instances.append(
-            Instance(
-                name,
-                fleet,
-                number,
-                InstanceState.RUNNING,
-                "z-a",
-                PRICE_USD_H,
-                NOW,
-                NOW + 8 * 3600,
-                stopped_usd_h=DISK_USD_H,
-            )
-        )
+        number, running = str(len(self.calls) * 100 + len(self.instances)), InstanceState.RUNNING
+        made = Instance(name, fleet, number, running, "z-a", PRICE_USD_H, NOW, NOW + 8 * 3600, stopped_usd_h=0.02)
+        self.instances.append(made)
 
 
 class CloudProvider(Provider):
@@ -114,16 +96,8 @@ class CloudProvider(Provider):
         self.cloud.instances = kept
         return [f"instance {instance.name}" for instance in kept if instance.fleet == fleet]
 
-    def extend(self, instances: Sequence[Instance], seconds: float, progress: Progress) -> None:
-        self.cloud.calls.append("extend")
-        ids = {instance.id for instance in instances}
-        self.cloud.instances = [
-            replace(instance, delete_at=NOW + seconds) if instance.id in ids else instance
-            for instance in self.cloud.instances
-        ]
-
     def extension_warning(self, instances: Sequence[Instance], seconds: float) -> str:
-        return "" if self.cloud.extends_live else "the cloud may have to restart the instances"
+        return "the cloud may have to restart the instances"
 
     def stop(self, instances: Sequence[Instance], progress: Progress) -> None:
         self.cloud.calls.append("stop")
@@ -136,14 +110,10 @@ class CloudProvider(Provider):
         ]
 
     def stop_at(self, instances: Sequence[Instance], at: float) -> bool:
-        self.cloud.stops |= {instance.name: at for instance in instances}
-        return self.cloud.keeps
+        return False
 
     def termination_reasons(self, fleet: str, names: Sequence[str]) -> Mapping[str, str]:
         return {name: "was preempted at 12:03:10" for name in names if name == "worker-1"}
-
-    def doctor(self, workers: int = 1) -> Sequence[Finding]:
-        return self.cloud.findings
 
     def orphans(self) -> list[Orphan]:
         return list(self.cloud.things)
@@ -191,8 +161,6 @@ class World:
         attended: True if a user can answer questions.
         asked: The questions.
         slept: Seconds of each pause.
-        on_sleep: Called in each pause.
-        clouds: Project and endpoint of the provider of each call that asked for one.
     """
 
     state: Path
@@ -201,8 +169,6 @@ class World:
     attended: bool = True
     asked: list[str] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
-    on_sleep: Callable[[], None] = lambda: None
-    clouds: list[GceOptions] = field(default_factory=list)
     sink: Kept = field(default_factory=Kept)
 
     @property
@@ -216,17 +182,13 @@ class World:
             consent=self._confirm,
             attended=self.attended,
             clock=lambda: NOW + 7200,
-            sleep=self._sleep,
+            sleep=self.slept.append,
             world=self,
         )
 
     def _confirm(self, question: str) -> bool:
         self.asked.append(question)
         return self.answers.pop(0)
-
-    def _sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.on_sleep()
 
 
 @dataclass(frozen=True)
@@ -239,5 +201,4 @@ class _Services(Services):
         assert self.world is not None
         if keep:
             self.store.owner()  # as the real one does
-        self.world.clouds.append(options)
         return CloudProvider(self.world.cloud)

@@ -47,16 +47,6 @@ def test_help_and_version_succeed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Jobs:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["up", "train", "logs"])
-def test_help_fits_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", "52")
-    assert cli.run([command, "--help"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("    fleet", "  -"))]
-    assert [line for line in lines if len(line) > 52 and line.startswith(" ") and " " in line.strip()] == []
-
-
 def test_each_command_is_in_a_group_and_has_examples_that_parse() -> None:
     for name, command in root_command().commands.items():
         assert getattr(command, "rich_help_panel", None) in ("Start", "Fleets", "Hosts", "Jobs", "Results"), name

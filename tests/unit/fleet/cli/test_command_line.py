@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.cli.application import root_command
-from fleet.cli.command_line import CommandLine, Option, parse, separate_jobs
+from fleet.cli.command_line import CommandLine, Option, parse
 
 OPTIONS = (
     Option(("--workers", "-w"), takes_value=True),
@@ -43,14 +43,6 @@ def test_a_line_is_repeated_as_typed_or_with_another_option(line: str, repeated:
     assert changed == f"fleet up {repeated or '--workers 3'}"
 
 
-def test_options_and_the_script_are_replaced_and_removed() -> None:
-    line = typed("--gpu", "t4", "-w2", "tsk.py", "x", "--", "--epochs", "5")
-    assert line.changed({"--workers": None}).step().text() == "fleet up --gpu t4 tsk.py x -- --epochs 5"
-    assert line.changed({"SCRIPT": "a b.py"}).step().text() == "fleet up --gpu t4 -w2 'a b.py' x -- --epochs 5"
-    assert line.changed({"SCRIPT": None}).step().text() == "fleet up --gpu t4 -w2 x -- --epochs 5"
-    assert line.takes({"SCRIPT": "task.py"})
-
-
 @pytest.mark.parametrize(
     ("typed_words", "shown"),
     [
@@ -67,30 +59,13 @@ def test_secrets_are_left_out_unless_they_come_from_variables(typed_words: tuple
 
 
 @pytest.mark.parametrize(
-    ("arguments", "separated"),
-    [
-        ("a --gpu -1", "a --gpu -1"),
-        ("-1 -y", "-y -- -1"),
-        ("-2 --gpu t4 base", "--gpu t4 -- -2 base"),
-        ("base -10 -w2", "-w2 -- base -10"),
-        ("-- -1", "-- -1"),
-        ("-x -1", "-x -- -1"),
-    ],
-)
-def test_numbers_of_jobs_are_operands(arguments: str, separated: str) -> None:
-    assert separate_jobs(arguments.split(), OPTIONS) == separated.split()
-
-
-@pytest.mark.parametrize(
     ("typed", "parsed"),
     [
         ("--job", "--job -1"),
         ("1 --job", "1 --job -1"),
         ("--job 1", "--job -1 1"),
         ("--job worker-1 --fleet demo", "--job -1 worker-1 --fleet demo"),
-        ("1 --job -2", "1 --job -2"),
         ("1 --job baseline", "1 --job baseline"),
-        ("--job 20261122-194348-ecf6 1", "--job 20261122-194348-ecf6 1"),
         ("1 --job -- env --job 3", "1 --job -1 -- env --job 3"),
         ("1 -- env --job 3", "1 -- env --job 3"),
     ],

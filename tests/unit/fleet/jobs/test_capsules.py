@@ -8,7 +8,7 @@ import fleet.cli.app  # noqa: F401 - adds the commands
 from fleet.cli.rerun import split_train
 from fleet.errors import CancelledError, UsageError
 from fleet.events import Note
-from fleet.jobs.capsules import Capsule, check_repetition, confirm_capsule, located, repeat, without_logins
+from fleet.jobs.capsules import Capsule, check_repetition, confirm_capsule, repeat, without_logins
 from fleet.services import Services
 from fleet.state import Store, TrainCommand
 from fleet.steps import Again
@@ -60,14 +60,6 @@ def test_options_that_name_anything_else_on_this_computer_are_refused(options: l
         check_repetition(split_train(options), project)
 
 
-def test_paths_of_a_capsule_are_located_in_its_directory(project: Path) -> None:
-    words = split_train(["sub/task.py", "--data", "data:data", "--restarts", "2", "--workdir", "."])
-    check_repetition(words, project)
-    assert list(located(words, project)) == [
-        f"{project}/sub/task.py", "--data", f"{project}/data:data", "--restarts", "2", "--workdir", str(project),
-    ]  # fmt: skip
-
-
 def test_logins_in_urls_are_left_out() -> None:
     text = "--index-url https://ann:sesame@host.example/simple\nx @ git+https://token@host.example/x"
     assert "sesame" not in without_logins(text)
@@ -84,18 +76,11 @@ def confirm(capsule: Capsule, answer: bool | None, *, dry_run: bool = False) -> 
     return [note.text for note in shown.events if isinstance(note, Note)]
 
 
-def test_a_capsule_is_shown_before_it_runs() -> None:
-    capsule = Capsule(("TOKEN",), ("--index-url https://stranger.example/simple",))
-    shown = [
-        "the capsule runs: task.py $'a\\x1b'",
-        "the capsule installs packages with --index-url https://stranger.example/simple",
-        "the capsule copies variables of this computer: TOKEN",
-    ]
-    assert confirm(capsule, True) == confirm(capsule, None, dry_run=True) == shown
-    assert confirm(Capsule(), None) == shown[:1]
-
-
 def test_variables_of_a_capsule_are_copied_only_with_consent() -> None:
+    capsule = Capsule(("TOKEN",), ("--index-url https://stranger.example/simple",))
+    shown = confirm(capsule, True)
+    assert shown[0] == "the capsule runs: task.py $'a\\x1b'"
+    assert shown[1] == "the capsule installs packages with --index-url https://stranger.example/simple"
     with pytest.raises(CancelledError):
         confirm(Capsule(("TOKEN",)), False)
     with pytest.raises(UsageError, match="requires a terminal: TOKEN") as error:

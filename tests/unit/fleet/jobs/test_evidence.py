@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 from fleet.jobs.evidence import Evidence
 from train.agent.protocol.records import (
     NO_REASON,
@@ -63,15 +61,6 @@ def kept(evidence: Evidence) -> int:
     return sum(len(slot.head) + len(slot.tail) for slots in evidence._attempts.values() for slot in slots.values())
 
 
-def test_a_job_that_succeeded_has_no_cause_whatever_happened_before() -> None:
-    evidence = collected()
-    assert evidence.of_attempt(ended()) is not None
-    end(evidence, "worker-0", Exit(code=0), 2)
-    end(evidence, "worker-1", Exit(code=0), 2)
-    assert evidence.verdict(result(Outcome.SUCCEEDED, 2)) is None
-    assert collected().verdict(result(Outcome.SUCCEEDED)) is None
-
-
 def test_the_end_of_a_long_log_is_kept_and_memory_is_bounded() -> None:
     evidence = Evidence(MEMBERS)
     for number in range(64):
@@ -111,10 +100,12 @@ def test_a_spare_has_no_part_until_it_takes_over() -> None:
     assert "worker-1 (10.0.0.4)" in last.message
 
 
-def test_evidence_of_several_processes_gives_the_same_verdict() -> None:
-    whole, merged = collected(), Evidence(TWO)
-    for slot in ("worker-0", "worker-1"):
-        merged.merge(json.loads(json.dumps(collected().newest(slot, log=True))))
-    assert merged.verdict(result()) == whole.verdict(result())
-    merged.merge(Evidence(TWO).newest("worker-0", log=True))
-    assert merged.verdict(result()) == whole.verdict(result())
+def test_tasks_trained_alone_only_if_all_of_the_last_attempt_are_known_not_to_have_listened() -> None:
+    evidence = Evidence(TWO)
+    ended = TaskState("worker-0", "worker-0", 2, Phase.EXITED, 2.0, exit=Exit(0), listened=False)
+    evidence.add(ended._replace(attempt=1, listened=True), b"")
+    evidence.add(ended, b"")
+    succeeded = result(Outcome.SUCCEEDED, 2)
+    assert evidence.independence_warning(succeeded) == ""
+    evidence.add(ended._replace(slot="worker-1", task="worker-1"), b"")
+    assert "each of the 2 tasks trained alone" in evidence.independence_warning(succeeded)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import UsageError
-from fleet.jobs.policy import check_policy, on_fleet, replication
+from fleet.jobs.policy import check_policy, on_fleet
 from tests.next_steps import repetition
-from train.agent.protocol.records import OnHang, Policy, Replication, RestartPolicy
+from train.agent.protocol.records import OnHang, Policy, RestartPolicy
 
 NONSENSE = [
     (Policy(), 2, 10.0, "leaves no worker"),
@@ -46,15 +46,3 @@ def test_defaults_depend_on_the_hosts(
     policy = on_fleet(Policy(restarts=2), spot=spot, preemptions=preemptions, host_timeout_s=host_timeout_s)
     assert (policy.preemptions, policy.host_timeout_s, policy.restarts) == (*wanted, 2)
     assert policy.max_attempts == (0 if wanted[0] < 0 else 3 + wanted[0])
-
-
-@pytest.mark.parametrize(
-    ("directory", "kept"),
-    [
-        ("", Replication("", 50.0)),
-        ("ckpt", Replication("ckpt", 50.0)),
-        ("gs://bucket/run", Replication("gs://bucket/run", 0.0)),
-    ],
-)
-def test_checkpoint_directories(directory: str, kept: Replication) -> None:
-    assert replication(directory, 50.0) == kept

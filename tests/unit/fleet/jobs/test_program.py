@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,13 @@ from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import JobFailedError, UsageError
 from fleet.jobs.program import (
     ProgramRequest,
-    Terms,
     add_next_steps,
     find,
-    keras_need,
-    refuse_without_servers,
-    script_findings,
 )
 from fleet.state import TrainCommand
 from tests.unit.train.script.test_script import write
-from train.agent.protocol.records import Member, Prepared
 from train.diagnosis.texts import ARGUMENTS_HINT
 from train.diagnosis.verdict import Cause, Verdict
-from train.script.imports import needed
 
 
 @pytest.fixture
@@ -99,35 +92,6 @@ def test_projects_take_precedence_and_are_also_found_in_the_current_directory(
 
 
 # --- warnings -------------------------------------------------------------------------------------------------------
-
-
-def prepared(task: str, *gpus: str) -> Prepared:
-    member = Member(task, task, "10.0.0.2", 2222, 1)
-    return Prepared(member, "/p", {}, [(0, name, 0, "") for name in gpus], 1, 1, "h", "/w")  # type: ignore[misc]
-
-
-STRATEGY = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy({})\n"
-FIT = (
-    "model = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nmodel.compile('sgd', 'mse')\nmodel.fit([1.0], [1.0])\n"
-)
-
-
-def test_a_script_is_parsed_once_by_all_that_a_job_asks_about_it(tmp_path: Path) -> None:
-    parsed: list[bytes] = []
-
-    def watch(event: str, values: tuple[object, ...]) -> None:
-        if event == "compile" and isinstance(values[0], bytes):
-            parsed.append(values[0])
-
-    contents = {"task.py": STRATEGY.format("") + f"import near\n{FIT}# parsed once\n", "near.py": "# parsed once\n"}
-    write(tmp_path, contents)
-    sys.addaudithook(watch)
-    located = find(TrainRequest("default", script=str(tmp_path / "task.py")))
-    refuse_without_servers(located.entry, 2)
-    keras_need(located.entry)
-    needed(located.entry)
-    script_findings(located.entry, [prepared("worker-0"), prepared("worker-1")], Terms())
-    assert sorted(parsed) == sorted(text.encode() for text in contents.values())
 
 
 def test_the_next_step_of_a_failed_job_does_not_need_the_script_any_more(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.events import Note
-from fleet.jobs.queue import active_jobs, announce_next, choose_place, queued_jobs
+from fleet.jobs.queue import announce_next, choose_place
 from tests.unit.fleet.clouds import Kept
 from train.agent.protocol.records import JobReport, JobResult, Outcome, Phase
 
@@ -27,12 +27,6 @@ RUNNING = report("20261121-100000-aaaa", 20.0)
 # The clock of the computer that queued it was behind.
 FIRST = report("20261121-080000-bbbb", 30.0, RUNNING.job)._replace(job_name="first")
 SECOND = report("20261121-103000-cccc", 40.0, FIRST.job)
-
-
-def test_jobs_run_in_the_order_in_which_they_were_queued() -> None:
-    reports = on_two_hosts(SECOND, OLD, FIRST, RUNNING)
-    assert active_jobs(reports) == [RUNNING.job, FIRST.job, SECOND.job]
-    assert queued_jobs(reports) == [FIRST.job, SECOND.job]
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,12 @@ import pytest
 
 from fleet.errors import UsageError
 from fleet.fleets.repair import gpu_share, moved_share
-from fleet.jobs.tasks import TaskTypes, assign, check_task_types, current_members
+from fleet.jobs.tasks import TaskTypes, check_task_types
 from fleet.steps import Again, Change
 from tests.next_steps import repetition
-from train.agent.protocol.records import Gpu, JobReport, Member, Phase
+from train.agent.protocol.records import Gpu
 
 ALL = TaskTypes(chief=True, ps=2, evaluator=True)
-TASKS = ["chief-0", "worker-0", "ps-0", ""]
-MEMBERS = [Member(f"worker-{n}", task, f"10.0.0.{n}", 2222 + n, 4000 + n) for n, task in enumerate(TASKS)]
-
-
-def test_tasks_are_assigned_in_the_order_of_the_hosts_with_spares_last() -> None:
-    assert assign(TaskTypes(), 3, 1) == ["worker-0", "worker-1", ""]
-    assert assign(ALL, 7, 1) == ["chief-0", "worker-0", "worker-1", "ps-0", "ps-1", "evaluator-0", ""]
 
 
 @pytest.mark.parametrize(
@@ -65,13 +58,3 @@ def test_a_moved_task_gets_the_gpus_of_its_slot_unless_the_user_set_them() -> No
 
 
 # --- tasks of now -----------------------------------------------------------------------------------------------
-
-
-def report(slot: str, task: str, attempt: int = 2) -> JobReport:
-    return JobReport("j", "f", slot, task, attempt, Phase.RUNNING, True, 0.0, [], MEMBERS, 0)
-
-
-def test_a_task_that_another_slot_took_over_is_listed_once() -> None:
-    reports = {"worker-0": report("worker-0", "chief-0"), "worker-3": report("worker-3", "ps-0")}
-    tasks = {member.slot: member.task for member in current_members(MEMBERS, reports)}
-    assert tasks == {"worker-0": "chief-0", "worker-1": "worker-0", "worker-2": "", "worker-3": "ps-0"}

@@ -9,24 +9,20 @@ from dataclasses import replace
 import pytest
 
 from fleet.cli.fleets import down, extend, gc, up
-from fleet.cli.fleets.doctor import run as doctor
-from fleet.errors import CancelledError, CredentialsError, FleetError, NotFoundError, NotReadyError, UsageError
+from fleet.errors import CancelledError, FleetError, NotFoundError, NotReadyError, UsageError
 from fleet.events import (
-    Checked,
     InstanceChanged,
     Level,
     Note,
     OrphansDeleted,
     OrphansFound,
-    ResultsAtRisk,
 )
 from fleet.fleets.instances import check_lifetime
 from fleet.fleets.plan import UpRequest
 from fleet.state import caller
-from provision.gce.catalog.machines import resolved
 from provision.gce.options import GceOptions
-from provision.model import Finding, InstanceState, Orphan
-from tests.next_steps import command_lines, next_lines
+from provision.model import InstanceState, Orphan
+from tests.next_steps import next_lines
 from tests.settings import settings
 from tests.unit.fleet.clouds import NOW, World
 
@@ -64,17 +60,6 @@ def test_down_needs_no_space_on_the_disk(fleet: World, monkeypatch: pytest.Monke
     text = f"the state directory {place} cannot be written ({cause}); the deletion continues"
     assert fleet.sink.of(Note) == [Note(text, Level.WARNING)]
     assert (fleet.cloud.calls, fleet.cloud.instances, fleet.store.names()) == (["delete_fleet"], [], [])
-
-
-@pytest.mark.parametrize("damage", ["{", None])
-def test_down_finds_a_fleet_whose_record_is_lost_by_the_journal(fleet: World, damage: str | None) -> None:
-    file = fleet.store.fleet("demo").path / "fleet.json"
-    file.unlink() if damage is None else file.write_text(damage)
-    fleet.answers = [True]
-    down.run("demo", fleet.services(), fleet.sink)
-    assert fleet.sink.of(ResultsAtRisk) == [ResultsAtRisk("demo", (), ("worker-0", "worker-1"))]
-    assert (fleet.cloud.instances, fleet.store.names()) == ([], [])
-    assert fleet.clouds[-1].project == "p"
 
 
 # --- extend -----------------------------------------------------------------------------------------------------
@@ -181,35 +166,3 @@ def test_gc_spares_a_fleet_that_was_made_while_the_user_was_asked(world: World) 
     services = replace(world.services(), consent=confirm)
     gc.run(gc.GcRequest(settings(project="p")), services, world.sink)
     assert len(world.cloud.things) == 1
-
-
-# --- doctor -----------------------------------------------------------------------------------------------------
-
-WELL = Finding("project", True, "it is p")
-SICK = Finding("api", False, "it is disabled", next_steps=[("gcloud", "services", "enable", "compute")])
-
-
-@pytest.mark.parametrize(
-    ("findings", "error"),
-    [
-        ([WELL], None),
-        ([WELL, SICK], NotReadyError),
-        ([Finding("credentials", False, "none", next_steps=[("gcloud", "auth", "login")]), SICK], CredentialsError),
-    ],
-)
-def test_doctor_reports_all_findings_and_exits_with_the_worst(
-    world: World, findings: list[Finding], error: type[FleetError] | None
-) -> None:
-    world.cloud.findings = findings
-    given = settings(project="p", endpoint="http://127.0.0.1:1", network="lab")
-    if error is None:
-        assert len(doctor("gce", given, world.services(), world.sink)) == 1
-    else:
-        with pytest.raises(error, match="failed for provider 'gce'") as failure:
-            doctor("gce", given, world.services(), world.sink)
-        assert next_lines(failure.value) == next(command_lines(finding) for finding in findings if not finding.ok)
-    checks = [event for event in world.sink.events if isinstance(event, Checked)]
-    assert [(event.subject, event.ok) for event in checks] == [(finding.subject, finding.ok) for finding in findings]
-    wanted = GceOptions(project="p", endpoint="http://127.0.0.1:1", network="lab")
-    assert world.clouds == [resolved(wanted)]  # what `fleet up` would create with these settings
-    assert not world.state.exists()

@@ -44,19 +44,10 @@ def test_hints_leave_the_exit_code_0(directory: Path, capsys: pytest.CaptureFixt
     assert "nothing found in task.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words", "message"),
-    [
-        ("task.py", "x = 1\nx =\n", [], "task.py:2: invalid syntax"),
-        ("", "", [], "the script other.py does not exist"),
-        ("task.py", "", ["--workdir", "a"], "task.py is outside of the working directory a"),
-    ],
-)
-def test_what_cannot_be_read(
-    directory: Path, name: str, content: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_a_script_outside_of_the_working_directory_is_refused(
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (directory / "a").mkdir()
-    if name:
-        (directory / name).write_text(content)
-    assert cli.run(["lint", name or "other.py", *words]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}\n")
+    (directory / "task.py").write_text("")
+    assert cli.run(["lint", "task.py", "--workdir", "a"]) == 2
+    assert capsys.readouterr().err.startswith("error: task.py is outside of the working directory a\n")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.cli.fleets import down, status, up
+from fleet.cli.fleets import down, up
 from fleet.errors import CancelledError, NotReadyError, UnreachableError
 from fleet.events import FleetStopped, Level, Note
 from fleet.fleets.plan import UpRequest
@@ -15,7 +15,7 @@ from fleet.jobs.results import Survey
 from fleet.state import FleetRecord
 from provision.model import InstanceState
 from tests.settings import settings
-from tests.unit.fleet.clouds import DISK_USD_H, NOW, CloudProvider, World
+from tests.unit.fleet.clouds import CloudProvider, World
 
 UP = UpRequest("demo", settings(provider="gce", project="p"))
 
@@ -43,19 +43,6 @@ def record(fleet: World) -> FleetRecord:
     stored = fleet.store.fleet("demo").read()
     assert stored is not None
     return stored
-
-
-@pytest.mark.parametrize("is_off", [True, False])
-def test_status_shows_a_fleet_as_stopped_if_it_has_powered_off(
-    fleet: World, monkeypatch: pytest.MonkeyPatch, is_off: bool
-) -> None:
-    monkeypatch.setattr("fleet.jobs.inspection.inspect_hosts", lambda *_: ((), None, ()))
-    fleet.store.fleet("demo").write(replace(record(fleet), stop_at=NOW + 3600))
-    if is_off:
-        fleet.cloud.instances = [replace(each, state=InstanceState.STOPPED) for each in fleet.cloud.instances]
-    [shown] = status.run("demo", fleet.services())[0]
-    assert shown.stopped_at == (NOW + 3600 if is_off else 0.0)
-    assert shown.price_usd_h == pytest.approx(2 * DISK_USD_H if is_off else 1.0)
 
 
 def test_a_host_that_does_not_answer_is_not_stopped_without_a_question(

@@ -15,25 +15,10 @@ from fleet.steps import Again, Shell
 from provision.provider import ErrorKind, ProviderError
 from tests.next_steps import next_lines, repetition
 from tests.settings import settings
-from tests.unit.fleet.clouds import OFFERS, World
+from tests.unit.fleet.clouds import World
 
 ASKED = UpRequest("demo", settings(provider="gce", project="p"))
 NOTHING = ProviderError(ErrorKind.CAPACITY, "no zone has room")
-
-
-def test_the_price_is_shown_and_confirmed_before_anything_is_created(world: World) -> None:
-    seen: list[tuple[list[str], bool]] = []
-
-    def confirm(question: str) -> bool:
-        seen.append((list(world.cloud.calls), world.state.exists()))
-        return World._confirm(world, question)
-
-    world.answers = [True]
-    created = run(ASKED, replace(world.services(), confirm=confirm), world.sink)
-    assert seen == [([], False)]
-    assert world.asked == ["Proceed?"]
-    assert world.sink.events[0] == Quoted("demo", "gce", "p", 2, OFFERS, False, "2026-11-01", 8 * 3600)
-    assert created == ("worker-0", "worker-1")
 
 
 @pytest.mark.parametrize(
@@ -111,25 +96,6 @@ def test_it_waits_for_capacity_without_a_limit(world: World) -> None:
 
 
 # --- failures and interrupts ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        KeyboardInterrupt(),
-        ProviderError(ErrorKind.QUOTA, "the limit is 1", next_steps=[("fleet", "status"), ("gcloud", "info")]),
-    ],
-)
-def test_what_a_failed_call_made_is_deleted_and_the_intent_is_written_before(
-    world: World, error: BaseException
-) -> None:
-    world.answers, world.cloud.broken = [True], error
-    with pytest.raises((CancelledError, QuotaError)) as failure:
-        run(ASKED, world.services(), world.sink)
-    assert repetition(failure.value) == Again({}, "up")
-    assert "fleet" not in next_lines(failure.value)
-    assert world.cloud.instances == []
-    assert not world.store.names()
 
 
 @pytest.mark.parametrize(
