@@ -131,4 +131,4 @@ def demo(
       fleet demo --workers 4
     """
     with session(FLEET, output, yes=True, raw=raw) as running:
-        run(workers, running.services, running.sink, startup=raw or output is Output.JSON)
+        run(workers, running.services, running, startup=raw or output is Output.JSON)

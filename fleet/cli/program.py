@@ -54,14 +54,10 @@ class WithResume(WithProgram):
         """
         if ctx.resilient_parsing or not {"-h", "--help"}.isdisjoint(typed):  # an error would hide the result
             return []
-        settings = read_settings()
+        settings, words = read_settings(), list[str]()
         groups = {FAILURES, TIMEOUTS, CHECKPOINTS, TASKS}
-        params = {
-            param.opts[0].lstrip("-"): param
-            for param in self.params
-            if getattr(param, "rich_help_panel", None) in groups and param.opts[0] not in (RESUME, AFTER)
-        }
-        words: list[str] = []
+        grouped = [param for param in self.params if getattr(param, "rich_help_panel", None) in groups]
+        params = {param.opts[0].lstrip("-"): param for param in grouped if param.opts[0] != RESUME}
         for key, value in settings.train.items():
             where = f"{settings.file}: {key[:60]} in [train]"
             if key not in params:
@@ -174,12 +170,10 @@ def with_program(command: Callable[..., None]) -> Callable[..., None]:
     others = inspect.signature(command, eval_str=True).parameters
     kind, defaults = inspect.Parameter.KEYWORD_ONLY, ProgramOptions()
     merged = {
-        **{
-            name: inspect.Parameter(name, kind, default=getattr(defaults, name), annotation=hint)
-            for name, hint in options.items()
-        },
-        **{name: parameter.replace(kind=kind) for name, parameter in others.items() if name != "program"},
+        name: inspect.Parameter(name, kind, default=getattr(defaults, name), annotation=hint)
+        for name, hint in options.items()
     }
+    merged |= {name: parameter.replace(kind=kind) for name, parameter in others.items() if name != "program"}
     names = ["ctx", *(name for name in merged if name not in ("ctx", "fleet"))]
     names.insert(names.index("output"), "fleet")
 

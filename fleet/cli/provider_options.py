@@ -27,21 +27,14 @@ class WithProviders(Grouped):
     scope = False
     """Only the options that name an account."""
 
-    @property
-    def params(self) -> list[Any]:
-        """Parameters; those of providers are created when they are first needed."""
-        if not self._provided:
-            self._add(NAMES)
-        return self._params
-
-    @params.setter
-    def params(self, value: list[Any]) -> None:
-        self._params = value
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._provided: dict[str, Any] = {}
+        self._add(NAMES)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, and store the values of providers' options in the context."""
-        self._add((*NAMES, *([named] if (named := _named_provider(args)) not in ("", *NAMES) else [])))
+        self._add([_named_provider(args)])
         rest = super().parse_args(ctx, args)
         ctx.meta[_VALUES] = {name: ctx.params.pop(option.name) for name, option in self._provided.items()}
         return rest
@@ -52,7 +45,7 @@ class WithProviders(Grouped):
             if declared.name not in self._provided and (declared.scope or not self.scope):
                 made = _make_option(declared, default_text(options_class(provider), field))
                 self._provided[declared.name] = made
-                self._params.append(made)
+                self.params.append(made)
 
 
 class WithScopes(WithProviders):

@@ -8,7 +8,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -25,38 +24,6 @@ if TYPE_CHECKING:
     from fleet.fleets.agents import ExistingFleet
     from fleet.services import Services
     from fleet.settings import Settings
-
-
-class CommandSink:
-    """Passes the events of all threads on, one at a time, and records when the reader of the output is gone.
-
-    After ``| head -1``, the command continues to its end; a command that only follows a job detaches.
-
-    Attributes:
-        inner: Takes the events.
-        unread: Whether the reader is gone.
-        interval_s: Time between two updates of what `inner` shows, in seconds; 0: it shows everything at once.
-    """
-
-    def __init__(self, inner: Sink) -> None:
-        """Wrap the sink `inner`."""
-        self.inner = inner
-        self.unread = False
-        self.interval_s: float = getattr(inner, "interval_s", 0.0)
-        self._lock = threading.Lock()
-
-    def emit(self, event: Event) -> None:
-        """Take one event."""
-        try:
-            with self._lock:
-                self.inner.emit(event)
-        except BrokenPipeError:
-            self.unread = True
-
-    def close(self) -> None:
-        """Write pending output."""
-        with self._lock, suppress(BrokenPipeError):
-            self.inner.close()
 
 
 def is_attended() -> bool:
@@ -153,40 +120,59 @@ def resolve_fleet(given: str) -> str:
         raise UsageError(str(error), next_steps=[Step("up", "--fleet", "my-fleet")]) from None
 
 
-@dataclass
 class Session:
-    """A command that runs.
+    """A command that runs, and the sink of its events: one at a time, from all threads.
+
+    After ``| head -1``, a command continues to its end; one that only follows a job detaches.
+
+    Args:
+        fleet: Name of the fleet on which it works.
+        inner: Shows the events.
+        yes: The user has agreed to all questions in advance.
 
     Attributes:
-        fleet: Name of the fleet on which it works.
-        sink: Takes its events.
-        yes: The user has agreed to all questions in advance.
+        fleet: As given.
+        unread: Whether the reader of the output is gone.
+        interval_s: Time between two updates of what `inner` shows, in seconds; 0: it shows everything at once.
     """
 
-    fleet: str
-    sink: CommandSink
-    yes: bool = False
+    def __init__(self, fleet: str, inner: Sink, *, yes: bool = False) -> None:
+        self.fleet = fleet
+        self.unread = False
+        self.interval_s: float = getattr(inner, "interval_s", 0.0)
+        self._inner = inner
+        self._yes = yes
+        self._lock = threading.Lock()
 
     @cached_property
     def services(self) -> Services:
         """Return the services outside the program."""
-        return make_services(self.sink, yes=self.yes)
+        return make_services(self, yes=self._yes)
 
     def find_fleet(self, command: str = "") -> ExistingFleet:
         """Return the fleet, which must be up; `command` is shown to other commands that wait for it."""
         from fleet.fleets.agents import ExistingFleet
 
-        return ExistingFleet.find(self.fleet, self.services, self.sink, command)
+        return ExistingFleet.find(self.fleet, self.services, self, command)
 
     def emit(self, event: Event) -> None:
         """Show an event."""
-        self.sink.emit(event)
+        try:
+            with self._lock:
+                self._inner.emit(event)
+        except BrokenPipeError:
+            self.unread = True
+
+    def close(self) -> None:
+        """Write pending output."""
+        with self._lock, suppress(BrokenPipeError):
+            self._inner.close()
 
     def note(self, text: str) -> None:
         """Show a sentence."""
         from fleet.events import Note
 
-        self.sink.emit(Note(text))
+        self.emit(Note(text))
 
 
 @contextmanager
@@ -204,14 +190,14 @@ def session(
         live: Show a live view on a terminal.
     """
     inner = open_sink(Output.LINES if output is Output.AUTO and not live else output, prefix=prefix, raw=raw)
-    sink = CommandSink(inner)
+    running = Session(fleet, inner, yes=yes)
     try:
         with failures_of(fleet, inner):
-            yield Session(fleet, sink, yes)
+            yield running
     finally:
         with suppress(KeyboardInterrupt):  # the command has ended, and its result is reported
-            sink.close()
-        if sink.unread:
+            running.close()
+        if running.unread:
             discard_output()
 
 

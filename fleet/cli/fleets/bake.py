@@ -204,4 +204,4 @@ def bake(
     )
     request = UpRequest(BAKING, given, read_settings(provider), dry_run=dry_run)
     with session(BAKING, output, yes=yes) as running:
-        run(request, running.services, running.sink)
+        run(request, running.services, running)

@@ -80,4 +80,4 @@ def doctor(
     chosen = resolve_provider(given, defaults)
     refuse_options(given, chosen)
     with session(DEFAULT_FLEET, output) as running:
-        run(chosen, given.over(defaults), running.services, running.sink)
+        run(chosen, given.over(defaults), running.services, running)

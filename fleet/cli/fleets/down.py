@@ -183,4 +183,4 @@ def down(
       fleet down --fleet vision --yes
     """
     with session(resolve_fleet(fleet), output, yes=yes) as running:
-        run(running.fleet, running.services, running.sink, keep_disks=keep_disks)
+        run(running.fleet, running.services, running, keep_disks=keep_disks)

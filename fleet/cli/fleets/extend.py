@@ -98,4 +98,4 @@ def extend(
       fleet extend 1d --fleet vision --yes
     """
     with session(resolve_fleet(fleet), output, yes=yes) as running:
-        run(running.fleet, time, running.services, running.sink)
+        run(running.fleet, time, running.services, running)

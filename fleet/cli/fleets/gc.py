@@ -225,4 +225,4 @@ def gc(
     given = Settings(options=read_options(ctx))
     request = GcRequest(given, read_settings(), everybody=everybody, images=images)
     with session(DEFAULT_FLEET, output, yes=yes) as running:
-        run(request, running.services, running.sink)
+        run(request, running.services, running)

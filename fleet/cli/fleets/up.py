@@ -342,4 +342,4 @@ def up(
         allow_programs=allow_programs,
     )
     with session(name, output, yes=yes) as running:
-        run(request, running.services, running.sink)
+        run(request, running.services, running)

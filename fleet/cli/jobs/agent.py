@@ -451,5 +451,5 @@ def agent(
             address=address,
             wait_s=wait,
         )
-        code = run(request, running.sink)
+        code = run(request, running)
     raise typer.Exit(code)

@@ -57,7 +57,7 @@ def run(request: programs.ProgramRequest, trial_s: float, running: Session) -> N
     for text in program.bundle.notes if program else ():
         running.note(text)
     with open_agents(record.hosts, fleet.directory.key, fleet.access) as clients:
-        check = _Check(request, trial_s, record, clients, program, running.sink)
+        check = _Check(request, trial_s, record, clients, program, running)
         problems = check.inspect_hosts()
         is_tried = trial_s > 0 and not problems
         if is_tried:

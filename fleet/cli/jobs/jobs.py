@@ -72,7 +72,7 @@ def jobs(
                 listed = tuple(job.summary() for job in chosen)
                 run.emit(JobsListed(run.fleet, listed, stored.disks, tuple(stored.silent)))
                 return
-            to_delete = _select_for_deletion(chosen, run.fleet, run.sink, named=bool(named))
+            to_delete = _select_for_deletion(chosen, run.fleet, run, named=bool(named))
             if not to_delete:
                 return
             run.emit(ResultsAtRisk(run.fleet, tuple(job.summary() for job in to_delete), pruned=True))

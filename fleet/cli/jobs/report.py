@@ -158,7 +158,7 @@ def report(
         results = find_pulled(directory, reference, run.fleet, run.services)
         survey: Survey | None = None
         if results is not None:
-            record, measures = _from_results(results, run.sink)
+            record, measures = _from_results(results, run)
             written = _write(_page_of(to, record.job), record, measures)
         else:
             written, survey = _report_hosts(reference, to, run.find_fleet(), with_capsule=capsule)

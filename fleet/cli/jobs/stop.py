@@ -58,4 +58,4 @@ def stop(
         if is_resumable(survey.find(stopped_job), existing.directory):
             resume = Step("train", "--resume", stopped_job).text(run.fleet)
             run.note(f"to continue from its newest checkpoint: `{resume}`")
-        announce_next(before, stopped_job, run.fleet, run.sink)
+        announce_next(before, stopped_job, run.fleet, run)

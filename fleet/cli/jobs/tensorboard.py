@@ -157,7 +157,7 @@ def _show_live(reference: str, scratch: Path, port: int, run: Session, *, opens:
             if not job.is_running:
                 continue
             try:
-                with open_some(fleet.record.hosts, fleet.directory.key, sink=run.sink) as (clients, _):
+                with open_some(fleet.record.hosts, fleet.directory.key, sink=run) as (clients, _):
                     while job.is_running and not _has_ended(process):
                         stored = survey_agents(clients, fleet.directory, [job.job])
                         raise_if_silent(stored)

@@ -598,5 +598,5 @@ def train(
         )
         if repeated:
             words = (*filter(None, (Path(request.script).name, request.module)), *request.command, *request.arguments)
-            confirm_capsule(repeated.capsule, words, running.services, running.sink, dry_run=dry_run)
-        run(request, running.services, running.sink)
+            confirm_capsule(repeated.capsule, words, running.services, running, dry_run=dry_run)
+        run(request, running.services, running)

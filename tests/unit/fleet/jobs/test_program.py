@@ -12,11 +12,7 @@ from fleet.cli import app as cli
 from fleet.cli.jobs import check, train
 from fleet.cli.jobs.train import TrainRequest
 from fleet.errors import JobFailedError, UsageError
-from fleet.jobs.program import (
-    ProgramRequest,
-    add_next_steps,
-    find,
-)
+from fleet.jobs.program import ProgramRequest, add_next_steps, find
 from fleet.state import TrainCommand
 from tests.unit.train.script.test_script import write
 from train.diagnosis.texts import ARGUMENTS_HINT
