@@ -46,7 +46,6 @@ class Gathering:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._held: dict[str, _Streams] = {host: {} for host in hosts}
-        self._sizes = dict.fromkeys(hosts, 0)
         self._since: float | None = None
         self._streams = len(hosts) == 1
 
@@ -61,11 +60,11 @@ class Gathering:
         """
         if data:
             self._held[host].setdefault(stream, bytearray()).extend(data)
-            self._sizes[host] += len(data)
             self._since = now if self._since is None else self._since
         if self._streams:
             return self._lines(host)
-        if self._sizes[host] > HELD_MAX or (self._since is not None and now - self._since > HELD_S):
+        size = sum(map(len, self._held[host].values()))
+        if size > HELD_MAX or (self._since is not None and now - self._since > HELD_S):
             self._streams = True
             return [output for name in self._held for output in self._lines(name)]
         return []

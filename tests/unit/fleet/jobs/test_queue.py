@@ -42,16 +42,6 @@ def test_a_named_job_is_waited_for_behind_all_queued_ones(reference: str, place:
     assert choose_place(reference, on_two_hosts(OLD, RUNNING, FIRST, SECOND), "demo") == place
 
 
-def test_a_job_starts_at_once_if_no_other_runs() -> None:
-    reports = on_two_hosts(OLD)
-    for reference in ("", OLD.job):
-        assert choose_place(reference, reports, "demo") == (
-            "",
-            f"job {OLD.job} has already ended; the job starts now",
-        )
-    assert choose_place("-1", [], "demo") == ("", "the fleet has no earlier job; the job starts now")
-
-
 def test_the_job_that_starts_after_a_stop_is_named() -> None:
     sink = Kept()
     reports = on_two_hosts(RUNNING, FIRST, SECOND)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.errors import NotFoundError, UsageError
-from fleet.jobs.selection import NamedJob, job_id, name_jobs, select_job
+from fleet.jobs.selection import NamedJob, name_jobs, select_job
 
 OLD, MIDDLE, NEW = "20261120-080000-aaaa", "20261121-090000-bbbb", "20261121-100000-cccc"
 JOBS = (NamedJob(NEW, "wide"), NamedJob(MIDDLE, "baseline"), NamedJob(OLD))
@@ -39,19 +39,9 @@ def test_a_reference_that_means_several_jobs_lists_them() -> None:
     assert select_job("-7", same, "demo") == "20261121-100006-aaaa"
 
 
-def test_a_name_takes_precedence_over_the_start_of_an_id() -> None:
-    assert select_job("2026", (NamedJob(NEW), NamedJob(OLD, "2026")), "demo") == OLD
-    assert select_job(NEW, (NamedJob(OLD, NEW), NamedJob(NEW)), "demo") == NEW
-
-
 def test_a_job_of_a_minority_of_the_hosts_does_not_count_for_numbers() -> None:
     hosts = [(f"worker-{at}", OLD, "base") for at in range(3)]
     jobs = name_jobs([("worker-2", "99999999-999999-evil", ""), *hosts])
     assert jobs == (NamedJob("99999999-999999-evil", "", False), NamedJob(OLD, "base"))
     assert select_job("-1", jobs, "demo") == OLD
     assert select_job("9", jobs, "demo") == "99999999-999999-evil"
-
-
-def test_ids_of_jobs_of_the_same_second_sort_by_time() -> None:
-    ids = [job_id(1_800_000_000 + number / 32) for number in range(64)]
-    assert ids == sorted(ids)
