@@ -110,16 +110,17 @@ def _unlisted(entries: Iterable[Mapping[str, Any]]) -> list[Interval]:
     for entry in entries:
         number = str(entry.get("request_id", ""))
         if entry["intent"] in (CREATE, START) and "usd_h" in entry:
-            pending[number] = _Request.of(entry)
+            pending[number] = _Request(entry, tuple(entry["workers"]), entry["intent"] == START)
         elif entry["intent"] == CREATED and number in pending:
             pending[number] = replace(pending[number], is_over=True, created=entry.get("created"))
         elif entry["intent"] == LISTED:
             names = {str(item["name"]) for item in entry["instances"]}
             new = {str(item["name"]) for item in entry["instances"] if str(item["id"]) not in ids}
             ids |= {str(item["id"]) for item in entry["instances"]}
-            left = [request.without(names if request.starts else new) for request in pending.values()]
-            over += [each for request in left if request.is_over for each in request.intervals(float(entry["at"]))]
-            pending = {request.id: request for request in left if not request.is_over}
+            for key, request in list(pending.items()):
+                pending[key] = request.without(names if request.entry["intent"] == START else new)
+                if request.is_over:
+                    over += pending.pop(key).intervals(float(entry["at"]))
     return [*over, *(each for request in pending.values() for each in request.intervals(0.0))]
 
 
@@ -128,41 +129,16 @@ class _Request:
     """A request to create or start instances.
 
     Attributes:
-        id: Its identifier.
-        at: Its time.
+        entry: Its entry in the journal.
         names: The instances that have not been listed since.
-        usd_h: Price of each.
-        stopped_usd_h: Price of each while it is stopped.
-        lifetime_s: Lifetime of each.
-        starts: It starts stopped instances.
         is_over: It has ended.
         created: Number of instances that it created and that were not listed; None: unknown.
     """
 
-    id: str
-    at: float
+    entry: Mapping[str, Any]
     names: tuple[str, ...]
-    usd_h: float
-    stopped_usd_h: float
-    lifetime_s: float
-    starts: bool
     is_over: bool
     created: int | None = None
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> _Request:
-        """Return the request that an entry of a journal announces."""
-        starts = entry["intent"] == START
-        return cls(
-            id=str(entry["request_id"]),
-            at=float(entry["at"]),
-            names=tuple(entry["workers"]),
-            usd_h=float(entry["usd_h"]),
-            stopped_usd_h=float(entry["stopped_usd_h"]),
-            lifetime_s=float(entry["lifetime_s"]),
-            starts=starts,
-            is_over=starts,
-        )
 
     def without(self, names: Iterable[str]) -> _Request:
         """Return the request without instances that have been listed."""
@@ -172,9 +148,9 @@ class _Request:
 
     def intervals(self, listed_at: float) -> list[Interval]:
         """Return intervals of the instances, which a list does not have; 0: there has been no list since."""
-        until = self.at + self.lifetime_s
+        start, usd_h, stopped_usd_h = (float(self.entry[name]) for name in ("at", "usd_h", "stopped_usd_h"))
+        until = start + float(self.entry["lifetime_s"])
         end = min(listed_at, until) if listed_at else 0.0
         return [
-            Interval("", name, self.at, self.usd_h, True, until, end, self.stopped_usd_h)
-            for name in self.names[: self.created]
+            Interval("", name, start, usd_h, True, until, end, stopped_usd_h) for name in self.names[: self.created]
         ]

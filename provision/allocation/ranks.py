@@ -51,46 +51,43 @@ class Launch:
         return self.nodes[rank] if 0 < len(self.nodes) == self.size else ""
 
 
-@dataclass(frozen=True)
-class Given:
-    """Options of the user for the start; None and empty: not given."""
-
-    rank: int | None = None
-    size: int | None = None
-    nodes: str = ""
-
-
-def find_launch(given: Given, environ: Mapping[str, str], read: Read = Path.read_text) -> Launch:
+def find_launch(
+    environ: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    nodes: str = "",
+    read: Read = Path.read_text,
+) -> Launch:
     """Return the rank of this process and the start that it belongs to.
 
     Args:
-        given: Options of the user; they override the environment.
         environ: The environment of the process.
+        rank: Option of the user, which overrides the environment, as the next two do; None: not given.
+        size: Number of processes; None: not given.
+        nodes: Expression of the nodes; empty: not given.
         read: Reads the node file of PBS.
 
     Raises:
         InventoryError: the rank is unknown or invalid.
     """
-    launch = _explicit(given, environ) or _mpi(environ) or _slurm(environ) or _pbs(environ, read)
+    if (rank is None) != (size is None):
+        raise InventoryError("--rank and --size must be given together", hint="for example --rank 0 --size 2")
+    if rank is not None and size is not None:
+        launch: Launch | None = Launch(rank, size, job=_allocation(environ))
+    else:
+        launch = _mpi(environ) or _slurm(environ) or _pbs(environ, read)
     if launch is None:
         raise InventoryError(
             "rank and size of this process are unknown",
             cause="no environment of Slurm, PBS, or MPI found",
             hint="start it with srun, pbsdsh, or mpiexec, or give --rank, --size, and --rendezvous",
         )
-    if given.nodes:
-        launch = replace(launch, nodes=expand_nodelist(given.nodes))
+    if nodes:
+        launch = replace(launch, nodes=expand_nodelist(nodes))
     if launch.size and not 0 <= launch.rank < launch.size <= RANKS_MAX:
         raise InventoryError(f"rank {launch.rank} of {launch.size} processes is invalid", cause="ranks start at 0")
     return launch
-
-
-def _explicit(given: Given, environ: Mapping[str, str]) -> Launch | None:
-    if given.rank is None and given.size is None:
-        return None
-    if given.rank is None or given.size is None:
-        raise InventoryError("--rank and --size must be given together", hint="for example --rank 0 --size 2")
-    return Launch(given.rank, given.size, job=_allocation(environ))
 
 
 def _mpi(environ: Mapping[str, str]) -> Launch | None:

@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,7 +46,7 @@ if "sleep" in sys.argv:
 """
 
 
-def reports(text: str) -> list[dict[str, object]]:
+def reports(text: str) -> list[dict[str, Any]]:
     """Return what the tasks printed about themselves."""
     records = [line.partition("{") for line in text.splitlines() if '"config"' in line]
     return [json.loads(brace + rest) for _, brace, rest in records]
@@ -100,15 +102,22 @@ def environment_of(process: psutil.Process) -> str:
         return ""
 
 
+def directory_with(directory: Path, script: str) -> Path:
+    """Return a new directory that has the script."""
+    directory.mkdir()
+    (directory / "task.py").write_text(script)
+    return directory
+
+
 # --- by hand --------------------------------------------------------------------------------------------------------
 
 
 def test_two_processes_find_each_other_and_run_in_their_directory(pair: Pair) -> None:
     first, second = pair.run("--epochs", "5")
     [first_task], [second_task] = reports(first.text), reports(second.text)
-    assert first_task["config"]["task"] == {"type": "worker", "index": 0}  # type: ignore[index]
-    assert second_task["config"]["task"] == {"type": "worker", "index": 1}  # type: ignore[index]
-    assert first_task["config"]["cluster"] == second_task["config"]["cluster"]  # type: ignore[index]
+    tasks = [task["config"]["task"] for task in (first_task, second_task)]
+    assert tasks == [{"type": "worker", "index": index} for index in (0, 1)]
+    assert first_task["config"]["cluster"] == second_task["config"]["cluster"]
     assert first_task["directory"] == second_task["directory"] == first_task["PWD"] == str(pair.program.directory)
     assert first_task["arguments"] == ["--epochs", "5"]
     assert first_task["FLEET_CHECKPOINT_DIR"] == second_task["FLEET_CHECKPOINT_DIR"]
@@ -157,9 +166,7 @@ def test_a_restarted_job_copies_checkpoints_and_leaves_only_the_files_of_its_tas
     pair: Pair, tmp_path: Path, port: int
 ) -> None:
     """The processes share no directory: they meet at an address, and their hosts copy the checkpoints."""
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "task.py").write_text(TASK)
+    other = directory_with(tmp_path / "other", TASK)
     options = ("--rendezvous", f"tcp://127.0.0.1:{port}", "--restarts", "1")
     env = {"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"}
     started = [
@@ -205,14 +212,9 @@ def test_a_process_that_does_not_join_is_named(pair: Pair) -> None:
 
 
 def test_different_scripts_are_reported_before_any_task_starts(pair: Pair, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "task.py").write_text(TASK + "# changed\n")
+    other = directory_with(tmp_path / "other", TASK + "# changed\n")
     rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
-    started = [
-        pair.start(0, options=rendezvous),
-        pair.start(1, options=(*rendezvous, "--workdir", str(other))),
-    ]
+    started = [pair.start(0, options=rendezvous), pair.start(1, options=(*rendezvous, "--workdir", str(other)))]
     first, second = (pair.program.finish(process, code=14) for process in started)
     assert "the content of task.py on " in first.err
     assert "(rank 1) is not that of " in first.err
@@ -230,9 +232,7 @@ def test_a_missing_interpreter_is_reported_by_its_host_and_no_task_starts(pair: 
 
 
 def test_a_checkpoint_directory_that_only_some_hosts_share_is_refused(pair: Pair, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "task.py").write_text(TASK)
+    other = directory_with(tmp_path / "other", TASK)
     rendezvous = ("--rendezvous", str(tmp_path / "rendezvous"))
     started = [pair.start(rank, options=rendezvous, size=3) for rank in (0, 1)]
     started.append(pair.start(2, options=(*rendezvous, "--workdir", str(other)), size=3))
@@ -254,28 +254,22 @@ def test_a_job_that_is_started_again_finds_its_checkpoints(pair: Pair) -> None:
     assert pair.leftovers() == ["fleet-77"]
 
 
-def test_a_rendezvous_at_an_address_without_a_secret_is_refused(pair: Pair) -> None:
-    rendezvous = ("--rendezvous", "tcp://127.0.0.1:29400")
-    for ran in pair.run(options=rendezvous, code=2):
-        assert "requires a secret of at least 16 characters" in ran.err
-        assert "export FLEET_RENDEZVOUS_SECRET" in ran.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("agent", "task.py"), "rank and size of this process are unknown"),
-        (("agent", "--rank", "0", "task.py"), "must be given together"),
-        (("agent", "--rank", "0", "--size", "1", "task.py"), "no rendezvous is given"),
-        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "m", "no.py"), "does not exist"),
-        (("agent", "--rank", "0", "--size", "1", "--workdir", "no", "task.py"), "does not exist on this node"),
-        (("agent", "--rank", "0", "--size", "1", "--rendezvous", "tcp://x", "task.py"), "is not an address"),
+        ("task.py", "rank and size of this process are unknown"),
+        ("--rank 0 --size 1 task.py", "no rendezvous is given"),
+        ("--rank 0 --size 1 --rendezvous m no.py", "does not exist"),
+        ("--rank 0 --size 1 --workdir no task.py", "does not exist on this node"),
+        ("--rank 0 --size 1 --rendezvous tcp://x task.py", "is not an address"),
+        ("--rank 0 --size 2 --rendezvous tcp://127.0.0.1:29400 task.py", "requires a secret of at least 16"),
     ],
 )
-def test_invalid_arguments_are_refused(pair: Pair, arguments: tuple[str, ...], reason: str) -> None:
-    ran = pair.program.run(*arguments, code=None)
+def test_invalid_arguments_are_refused(pair: Pair, arguments: str, reason: str) -> None:
+    ran = pair.program.run("agent", *arguments.split(), code=None)
     assert ran.code in (2, 14)
     assert reason in ran.err
+    assert ("export FLEET_RENDEZVOUS_SECRET" in ran.err) == ("secret" in reason)
     assert pair.leftovers() == []
 
 
@@ -295,18 +289,11 @@ def test_a_job_script_for_the_pbs_stand_in_trains_with_a_task_per_node(pair: Pai
     stand_in = StandIn.make(tmp_path / "pbs", "n0\nn0\nn1\n")
     script = pair.program.script("job.sh", f"#!/bin/sh\n#PBS -l select=2\npbsdsh -- '{PROGRAM}' agent task.py -- a\n")
     env = pair.program.environment({"PATH": f"{stand_in.programs}{os.pathsep}{pair.program.env['PATH']}"})
-    done = subprocess.run(
-        ["qsub", str(script)],
-        cwd=pair.program.directory,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = partial(subprocess.run, cwd=pair.program.directory, env=env, capture_output=True, text=True, timeout=60)
+    done = run(["qsub", str(script)], check=False)
     assert done.returncode == 0, done.stderr
-    tasks = sorted(reports(done.stdout), key=lambda task: task["config"]["task"]["index"])  # type: ignore[index]
-    assert [task["config"]["task"]["index"] for task in tasks] == [0, 1]  # type: ignore[index]
+    tasks = sorted(reports(done.stdout), key=lambda task: task["config"]["task"]["index"])
+    assert [task["config"]["task"]["index"] for task in tasks] == [0, 1]
     assert {task["directory"] for task in tasks} == {str(pair.program.directory)}
     assert all("/fleet-7.stand-in/" in str(task["FLEET_CHECKPOINT_DIR"]) for task in tasks)
     assert "job fleet-7.stand-in succeeded" in done.stderr
@@ -345,7 +332,7 @@ def test_an_sbatch_script_trains(cluster: Slurm) -> None:
     tasks = reports(out.read_text())
     addresses = [host.address for host in cluster.hosts]
     for task in tasks:
-        cluster_spec = task["config"]["cluster"]  # type: ignore[index]
+        cluster_spec = task["config"]["cluster"]
         assert cluster_spec == {"worker": [f"{address}:2222" for address in addresses]}
         assert task["directory"] == str(cluster.work)
     assert len(tasks) == 2
@@ -398,19 +385,17 @@ def test_several_tasks_per_node_meet_at_an_address(cluster: Slurm) -> None:
     ran = cluster.run(*words, env={"FLEET_RENDEZVOUS_SECRET": "0123456789abcdef"})
     tasks = reports(ran.text)
     assert len(tasks) == 3
-    [spec] = {json.dumps(task["config"]["cluster"]) for task in tasks}  # type: ignore[index]
+    [spec] = {json.dumps(task["config"]["cluster"]) for task in tasks}
     endpoints = json.loads(spec)["worker"]
     assert len(set(endpoints)) == 3
     assert {endpoint.partition(":")[0] for endpoint in endpoints} == {host.address for host in cluster.hosts}
     assert leftovers(cluster) == []
 
 
-@pytest.mark.parametrize(
-    "expression", ["node[0-1]", "gpu[01-03,7],login1", "a[1-2]b[3-4]", "n[8-11]", "n[008-011]", "x1,x[1-3],x2"]
-)
-def test_node_lists_expand_as_in_scontrol(cluster: Slurm, expression: str) -> None:
-    theirs = cluster.run("scontrol", "show", "hostnames", expression).text.split()
-    assert list(expand_nodelist(expression)) == list(dict.fromkeys(theirs))
+def test_node_lists_expand_as_in_scontrol(cluster: Slurm) -> None:
+    for expression in ("node[0-1]", "gpu[01-03,7],login1", "a[1-2]b[3-4]", "n[8-11]", "n[008-011]", "x1,x[1-3],x2"):
+        theirs = cluster.run("scontrol", "show", "hostnames", expression).text.split()
+        assert list(expand_nodelist(expression)) == list(dict.fromkeys(theirs)), expression
 
 
 # --- over SSH -------------------------------------------------------------------------------------------------------
@@ -436,7 +421,7 @@ def test_the_nodes_of_an_allocation_form_a_fleet_over_ssh_until_it_ends(reachabl
     tasks = reports(ran.text)
     assert [task["arguments"] for task in tasks] == [["over", "ssh"]] * 2
     for task in tasks:
-        endpoints = task["config"]["cluster"]["worker"]  # type: ignore[index]
+        endpoints = task["config"]["cluster"]["worker"]
         assert [endpoint.partition(":")[0] for endpoint in endpoints] == [host.address for host in reachable.hosts]
     assert "was already up; every host answers" in ran.err
     assert "node0" in ran.text

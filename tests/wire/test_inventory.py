@@ -162,27 +162,21 @@ def test_a_fleet_keeps_its_hosts_and_their_accepted_keys(program: Program, home:
     assert "ssh-keygen -R" in up.err
 
 
-def test_a_host_key_that_differs_from_known_hosts_is_refused(program: Program, home: Lab) -> None:
+def test_keys_that_known_hosts_does_not_confirm_are_refused(program: Program, home: Lab) -> None:
     first, second = machines(home)
     kind, text, *_ = generate_ed25519("other").public.split()
-    home.known_hosts.write_text(f"[{first.address}]:{first.port} {kind} {text}\n{second.known_hosts_line}")
-    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
-    assert "has a different host key than before" in up.err
-    assert first.files_in_home() == second.files_in_home() == []
-
-
-def test_a_revoked_host_key_is_refused(program: Program, home: Lab) -> None:
-    first, second = machines(home)
-    home.known_hosts.write_text(f"@revoked {first.known_hosts_line}{second.known_hosts_line}")
-    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), "--accept-new", code=13)
-    assert "presented a host key that your known_hosts revokes" in up.err
-
-
-def test_a_certificate_authority_in_known_hosts_is_reported_as_unsupported(program: Program, home: Lab) -> None:
-    first, _ = machines(home)
-    home.known_hosts.write_text(f"@cert-authority [127.77.0.*]:* {first.key}\n")
-    up = program.run("up", "--inventory", str(home.inventory("gpu1", "gpu2")), code=2)
-    assert "fleet does not read host certificates" in up.err
+    inventory = str(home.inventory("gpu1", "gpu2"))
+    different = f"[{first.address}]:{first.port} {kind} {text}\n{second.known_hosts_line}"
+    revoked = f"@revoked {first.known_hosts_line}{second.known_hosts_line}"
+    authority = f"@cert-authority [127.77.0.*]:* {first.key}\n"
+    for content, options, code, message in (
+        (different, ("--accept-new",), 13, "has a different host key than before"),
+        (revoked, ("--accept-new",), 13, "presented a host key that your known_hosts revokes"),
+        (authority, (), 2, "fleet does not read host certificates"),
+    ):
+        home.known_hosts.write_text(content)
+        assert message in program.run("up", "--inventory", inventory, *options, code=code).err
+        assert first.files_in_home() == second.files_in_home() == []
 
 
 def test_strict_host_key_checking_is_honored(program: Program, home: Lab) -> None:

@@ -38,7 +38,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.local import open_local_agent
 from fleet.remote.publication import publish, started
 from fleet.steps import DEFAULT_FLEET, Shell
-from provision.allocation.ranks import Given, Launch, find_launch
+from provision.allocation.ranks import Launch, find_launch
 from train.agent.host.processes import boot_id
 from train.agent.protocol import records
 from train.agent.protocol.records import Policy, RestartPolicy
@@ -441,7 +441,7 @@ def agent(
             workdir=workdir,
             adapt=not no_adapt,
             env=environment(env or (), (), os.environ),
-            launch=find_launch(Given(rank, size, nodes), os.environ),
+            launch=find_launch(os.environ, rank=rank, size=size, nodes=nodes),
             python=python,
             grace_s=grace,
             policy=Policy(restarts=restarts, restart=restart_policy, timeout_s=timeout, hang_timeout_s=hang_timeout),

@@ -99,35 +99,31 @@ def test_sshd_is_found_where_the_path_does_not_lead(tmp_path: Path, monkeypatch:
     assert sshd.find() == str(program)
 
 
-def account_with(shell: str) -> pwd.struct_passwd:
-    return pwd.struct_passwd(("alice", "x", 1000, 1000, "", "/home/alice", shell))
-
-
-@pytest.mark.parametrize("shell", ["/bin/false", "/no/such/shell"])
-def test_an_account_without_a_shell_cannot_have_a_fleet(
-    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, shell: str
+@pytest.mark.parametrize(
+    ("shell", "entry", "reason"),
+    [
+        ("/bin/false", "*", "alice cannot log in.*/bin/false"),
+        ("/no/such/shell", "*", "alice cannot log in.*/no/such/shell"),
+        ("/bin/sh", "!", "the account is locked"),
+        ("/bin/sh", "!$6$x", "the account is locked"),
+        ("/bin/sh", "*", ""),
+    ],
+)
+def test_an_account_that_cannot_log_in_cannot_have_a_fleet(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: str, entry: str, reason: str
 ) -> None:
-    monkeypatch.setattr(login, "current_user", lambda: account_with(shell))
-    with pytest.raises(ProviderError, match=f"alice cannot log in.*{shell}") as error:
-        provider.check(SPEC)
-    assert error.value.kind is ErrorKind.MISSING
-    assert "chsh" in command_lines(error.value)
-
-
-@pytest.mark.parametrize(("entry", "refused"), [("!", True), ("!$6$x", True), ("*", False)])
-def test_an_account_that_is_locked_cannot_have_a_fleet(
-    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, refused: bool
-) -> None:
+    account = pwd.struct_passwd(("alice", "x", 1000, 1000, "", "/home/alice", shell))
     shadow = tmp_path / "shadow"
     shadow.write_text(f"some:!:1::::::\nalice:{entry}:1::::::\n")
     monkeypatch.setattr(login, "SHADOW", shadow)
-    monkeypatch.setattr(login, "current_user", lambda: account_with("/bin/sh"))
-    if not refused:
+    monkeypatch.setattr(login, "current_user", lambda: account)
+    if not reason:
         provider.check(SPEC)
         return
-    with pytest.raises(ProviderError, match="the account is locked") as error:
+    with pytest.raises(ProviderError, match=reason) as error:
         provider.check(SPEC)
     assert error.value.kind is ErrorKind.MISSING
+    assert command_lines(error.value)
 
 
 def test_a_user_without_an_account_entry_is_refused(provider: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,15 +168,8 @@ def test_hosts_are_unknown_until_their_keys_are_confirmed(files: Files) -> None:
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("pinned")
     files.knows("gpu1", "gpu2")  # known_hosts overrides the keys that the user confirmed
     assert files.provider.hosts(spec, files.provider.list("demo"))[0].host_key == key("gpu1")
-
-
-def test_a_key_that_is_revoked_is_not_pinned(files: Files) -> None:
-    spec = files.spec("gpu1")
-    files.create(spec)
-    files.provider.pin("demo", {"worker-0": key("gpu1")})
-    files.known.write_text(f"@revoked gpu1 {key('gpu1')}\n")
-    [unknown] = files.provider.unknown_hosts(spec)
-    assert unknown.revoked == (key("gpu1"),)
+    files.known.write_text(f"@revoked gpu1 {key('pinned')}\ngpu2 {key('gpu2')}\n")
+    assert [host.revoked for host in files.provider.unknown_hosts(spec)] == [(key("pinned"),)]
 
 
 def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
@@ -215,8 +208,6 @@ def test_known_hosts_files_are_asked_in_their_order(tmp_path: Path) -> None:
             ["gpu1 ansible_ssh_extra_args='-F /none'"],
             "hosts.ini:4: host 'gpu1': your SSH configuration cannot be",
         ),
-        (["gpu1 ansible_ssh_extra_args='-J a;b'"], "hosts.ini:4: host 'gpu1': "),
-        (["gpu1 ansible_ssh_extra_args='-p 99999'"], "hosts.ini:4: host 'gpu1': "),
         (["gpu1 ansible_ssh_extra_args='-o StrictHostKeyChecking=perhaps'"], "hosts.ini:4: host 'gpu1': "),
     ],
 )
@@ -229,13 +220,6 @@ def test_the_error_for_a_host_has_its_line(files: Files, lines: list[str], messa
     assert error.value.kind is ErrorKind.USAGE
     assert error.value.message.startswith(message)
     assert files.provider.list() == []
-
-
-def test_more_workers_than_hosts(files: Files) -> None:
-    with pytest.raises(ProviderError, match=r"^hosts.ini: 3 workers requested, but it has 2 hosts$"):
-        files.provider.check(files.spec("gpu1", "gpu2", workers=3))
-    with pytest.raises(ProviderError, match=r"2 workers requested, but --limit gpu2 selects 1 host$"):
-        files.provider.check(files.spec("gpu1", "gpu2", limit="gpu2"))
 
 
 def test_a_user_without_any_key(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
