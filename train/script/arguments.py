@@ -41,7 +41,11 @@ _FIRST = re.compile(r"\bdefault\s*=\s*[\"']?(?:0|-1)\b|^DEFINE_\w+\([^,]+,\s*[\"
 
 def value_of(name: str) -> str:
     """Return the value of an argument that differs by task, ``{rank}``; empty: it is another argument."""
-    return next((value for pattern, value in _VALUES if re.fullmatch(pattern, _plain(name))), "")
+    return _first_match(_VALUES, _plain(name))
+
+
+def _first_match(values: Iterable[tuple[str, str]], name: str) -> str:
+    return next((value for pattern, value in values if re.fullmatch(pattern, name)), "")
 
 
 def words(names: Iterable[str]) -> list[str]:
@@ -153,9 +157,5 @@ def is_foreign(name: str) -> bool:
 
 def assignments(names: Iterable[str]) -> str:
     """Return assignments for a shell that give variables their values in a task; others are omitted."""
-    pairs = ((name, _value_of_variable(name)) for name in dict.fromkeys(names))
-    return " ".join(f"{name}={value}" for name, value in pairs if value)
-
-
-def _value_of_variable(name: str) -> str:
-    return next((value for pattern, value in _VALUES_OF_VARIABLES if re.fullmatch(pattern, name)), "")
+    values = {name: _first_match(_VALUES_OF_VARIABLES, name) for name in names}
+    return " ".join(f"{name}={value}" for name, value in values.items() if value)

@@ -163,13 +163,11 @@ def _directory(workdir: str) -> Path:
 
 def _script(script: Path, workdir: str) -> EntryPoint:
     if script.is_dir():
-        script = _main_of(script)
-    if script.suffix in _R:
-        check_file(script)
-        kind = Kind.R
-    else:
-        check_script(script)
-        kind = Kind.SCRIPT
+        directory, script = script, script / _MAIN
+        if not script.is_file():
+            raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=script_hint(directory))
+    kind = Kind.R if script.suffix in _R else Kind.SCRIPT
+    (check_file if kind is Kind.R else check_script)(script)
     file = script.parent.resolve() / script.name
     directory = _directory(workdir) if workdir else file.parent
     if not file.is_relative_to(directory):
@@ -185,13 +183,6 @@ def _script(script: Path, workdir: str) -> EntryPoint:
     # Python and Rscript take a leading hyphen for an option.
     word = f"./{path}" if path.startswith("-") else path
     return EntryPoint(kind, path, directory, file, (word,))
-
-
-def _main_of(directory: Path) -> Path:
-    main = directory / _MAIN
-    if main.is_file():
-        return main
-    raise ScriptError(f"{directory} is a directory without {_MAIN}", hint=script_hint(directory))
 
 
 def _as_module(script: Path, file: Path, workdir: Path | None) -> EntryPoint | None:
@@ -327,9 +318,10 @@ def _command(words: tuple[str, ...], directory: Path) -> EntryPoint:
     if command:
         raise ScriptError(f"{first} is a script, not a program", next_steps=[command])
     is_path = "/" in first
-    if is_path and not Path(first).is_absolute() and not exists:
+    is_below = is_path and not Path(first).is_absolute()
+    if is_below and not exists:
         raise ScriptError(f"the program {first} does not exist in the directory to upload", hint="check the path")
-    if is_path and not Path(first).is_absolute() and not is_executable:
+    if is_below and not is_executable:
         run = ("fleet", "train", "--", _RUN_BY.get(path.suffix, "bash"), first)
         raise ScriptError(
             f"{first} may not be executed",

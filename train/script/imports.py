@@ -79,14 +79,9 @@ def needed(entry: EntryPoint, pushed: Collection[str] = (), python_path: str = "
     near = {part.partition(".")[0] for path in pushed for part in path.split("/")}
     opaque = next((change for change in changes if change.opaque), None)
     loose = {name: location for name, location in reading.locations.items() if opaque or name in near}
-    return Imports(
-        locations={name: location for name, location in reading.locations.items() if name not in loose},
-        unchecked=loose,
-        reason=(opaque or changes[0]).text,
-        directories=tuple(
-            directory for change in changes for directory in change.directories if directory.startswith("/")
-        ),
-    )
+    firm = {name: location for name, location in reading.locations.items() if name not in loose}
+    directories = (directory for change in changes for directory in change.directories if directory.startswith("/"))
+    return Imports(firm, loose, (opaque or changes[0]).text, tuple(directories))
 
 
 def advice(module: str, entry: EntryPoint | None = None) -> str:
@@ -163,8 +158,8 @@ class _Reading:
         for node in nodes:
             name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Subscript) else ""
             location = f"{file}:{getattr(node, 'lineno', 1)}"
-            is_import = isinstance(node, ast.ImportFrom) and node.module == "sys"
-            if name == "sys.path" or name.endswith(".addsitedir") or (is_import and "path" in _names(node)):
+            is_import = isinstance(node, ast.ImportFrom) and node.module == "sys" and "path" in ast.unparse(node)
+            if name == "sys.path" or name.endswith(".addsitedir") or is_import:
                 self.changes.append(_Change(f"{location} changes sys.path", directories=absolute))
             elif name in ("sys.meta_path", "sys.path_hooks"):
                 self.changes.append(_Change(f"{location} changes {name}", opaque=True))
@@ -177,7 +172,3 @@ class _Reading:
                     self._provided.add(str(node.slice.value).partition(".")[0])
                 elif name != "sys.modules[__name__]":
                     self.changes.append(_Change(f"{location} changes sys.modules", opaque=True))
-
-
-def _names(node: ast.AST) -> list[str]:
-    return [alias.name for alias in getattr(node, "names", [])]

@@ -160,12 +160,10 @@ def _check_kind(script: Path) -> None:
     try:
         mode = script.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        if script.is_symlink():
-            message, cause = f"the script {script} is a link to nothing", f"it points to {script.readlink()}"
-            raise ScriptError(message, cause=cause, hint="repair the link, or name its target") from error
         hint, meant = _similar(script)
+        cause = f"it is a link to {script.readlink()}" if script.is_symlink() else ""
         again = {"SCRIPT": meant} if meant else None
-        raise ScriptError(f"the script {script} does not exist", hint=hint, again=again) from error
+        raise ScriptError(f"the script {script} does not exist", cause=cause, hint=hint, again=again) from error
     except OSError as error:
         raise _unreadable(script, error) from error
     except ValueError as error:  # a null character in the name

@@ -72,7 +72,7 @@ def test_files_of_other_kinds_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "link.py").symlink_to("gone.py")
     for name, message in {
         "task.sh": "is not a Python script", "work.ipynb": "is a notebook", "jobs": "is a directory",
-        "pipe.py": "not a regular file", "link.py": "a link to nothing", "x" * 300 + ".py": "cannot be read",
+        "pipe.py": "not a regular file", "link.py": "does not exist", "x" * 300 + ".py": "cannot be read",
         "a\0b.py": "not a file name",
     }.items():  # fmt: skip
         assert message in refused(tmp_path / name).message
