@@ -43,7 +43,6 @@ class Case(Protocol):
     def options(self) -> ProviderOptions:
         """Options of every spec of the suite."""
 
-    first_step: str  # first step that `create` reports for an instance
     has_deadline: bool  # whether the provider deletes by itself
 
     def kill(self, instance: Instance) -> None:
@@ -51,9 +50,6 @@ class Case(Protocol):
 
     def traces(self) -> list[str]:
         """Return all processes and files of any instance, found without the provider."""
-
-    def script(self) -> str:
-        """Return Python statements that bind `provider` to the same provider in another program."""
 
     def sweep(self) -> None:
         """End and delete what a failed test left."""
@@ -69,7 +65,6 @@ def arguments(process: psutil.Process) -> str:
 
 class LocalCase:
     options: ProviderOptions = LocalOptions()
-    first_step = "starting sshd"
     has_deadline = False
 
     def __init__(self, directory: Path) -> None:
@@ -94,13 +89,6 @@ class LocalCase:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def script(self) -> str:
-        return (
-            "from pathlib import Path\n"
-            "from provision.local.provider import LocalProvider\n"
-            f"provider = LocalProvider(Path({str(self.root)!r}))\n"
-        )
-
     def _processes(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
@@ -121,7 +109,6 @@ def await_operations(emulator: Emulator) -> None:
 class GceCase:
     """Instances of the emulator, each a real sshd."""
 
-    first_step = "booting"
     has_deadline = True
 
     def __init__(self, emulator: Emulator, root: Path) -> None:
@@ -150,17 +137,6 @@ class GceCase:
         ]
         return [*state["instances"], *state["disks"], *state["operations"], *directories]
 
-    def script(self) -> str:
-        return (
-            "from pathlib import Path\n"
-            "from fleet.state import Store\n"
-            "from provision.gce.provider import GceProvider\n"
-            "from provision.gce.options import GceOptions\n"
-            "from provision.gce.api.client import Timing\n"
-            f"store = Store(Path({str(self.root)!r}))\n"
-            f"provider = GceProvider(store.owner(), 'tester', store, {self._gce!r}, {self._timing!r})\n"
-        )
-
     def sweep(self) -> None:
         remaining = self.emulator.state()
         self.emulator.reset()
@@ -170,7 +146,6 @@ class GceCase:
 class StaticCase:
     """Existing hosts, named by an inventory."""
 
-    first_step = "ready"
     has_deadline = False
 
     def __init__(self, directory: Path, home: Lab) -> None:
@@ -184,13 +159,6 @@ class StaticCase:
 
     def traces(self) -> list[str]:
         return [str(path) for path in self.root.glob("**/*")]
-
-    def script(self) -> str:
-        return (
-            "from pathlib import Path\n"
-            "from provision.static.provider import StaticProvider\n"
-            f"provider = StaticProvider(Path({str(self.root)!r}))\n"
-        )
 
     def sweep(self) -> None:
         """Check that no process remains."""
@@ -227,8 +195,8 @@ def emulator(running: Emulator) -> Iterator[Emulator]:
 
 @pytest.fixture
 def client(emulator: Emulator) -> Client:
-    """Return Google's client of the emulator."""
-    return Client(emulator.url)
+    """Return a client of the emulator."""
+    return Client(emulator)
 
 
 @pytest.fixture

@@ -339,12 +339,12 @@ def reserve(history: History) -> None:
         return
     count = history.workers + history.random.choice((-1, 0, 0, 1))
     name, _, gpus = given["gpu"].partition(":")
-    accelerators = [{"accelerator_type": f"nvidia-tesla-{name}", "accelerator_count": int(gpus or 1)}] if name else []
-    Client(history.emulator.url).reserve(
+    accelerators = [{"acceleratorType": f"nvidia-tesla-{name}", "acceleratorCount": int(gpus or 1)}] if name else []
+    Client(history.emulator).reserve(
         "r1",
         max(1, count),
-        machine_type="n1-standard-8" if gpus == "2" else "n1-standard-4",
-        guest_accelerators=accelerators,
+        machineType="n1-standard-8" if gpus == "2" else "n1-standard-4",
+        guestAccelerators=accelerators,
     )
     history.told.append(f"reservation for {max(1, count)} in us-central1-a")
 

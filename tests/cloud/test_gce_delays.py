@@ -5,25 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet.state import FleetRecord, Store
 from provision.budget import CREATE
-from provision.gce.options import GceOptions
-from provision.gce.provider import GceProvider
-from provision.model import FleetSpec
 from provision.provider import ErrorKind, ProviderError
 from tests.cloud.conftest import Make
-from tests.cloud.customer import QUICK
 from tests.cloud.fuses import DELAY_S, Delayed, Fuse, Killed, arrival, fused
 from tests.emulator import Emulator
 from tests.program import Program
-
-HOUR_S = 3600.0
 
 
 @pytest.fixture
@@ -31,12 +23,6 @@ def store(make: Make, tmp_path: Path) -> Store:
     """Return the state directory of the fleet."""
     assert callable(make)
     return Store(tmp_path / "state")
-
-
-def request(store: Store, at: float) -> None:
-    """Write the intent of a program that was killed at a time."""
-    call = {"kind": "bulkInsert", "location": "us-central1", "zones": ["us-central1-a"], "names": ["worker-0"]}
-    store.intend("demo", CREATE, at=at, request_id=str(uuid.uuid4()), **call)
 
 
 def create_late(make: Make, number: int, patch: pytest.MonkeyPatch) -> Delayed:
@@ -89,7 +75,8 @@ def test_instances_are_stopped_that_a_delayed_call_starts(
 def test_the_effect_of_a_call_is_unknown_while_its_region_does_not_answer(
     emulator: Emulator, make: Make, store: Store
 ) -> None:
-    request(store, time.time() - HOUR_S)
+    call = {"kind": "bulkInsert", "location": "us-central1", "zones": [ZONE], "names": ["worker-0"]}
+    store.intend("demo", CREATE, at=time.time() - 3600.0, request_id=str(uuid.uuid4()), **call)
     provider, _ = make()
     emulator.set_outage("us-central1")
     with pytest.raises(ProviderError, match="us-central1 did not answer"):
@@ -123,27 +110,11 @@ def test_an_accepted_call_is_not_forgotten_if_its_operation_cannot_be_read(emula
 ZONE, OTHER = "us-central1-a", "us-west4-b"
 WORKERS = ["worker-0", "worker-1"]
 
-MakeIn = Callable[[Path], tuple[GceProvider, FleetSpec]]
-
-
-@pytest.fixture
-def make_in(emulator: Emulator) -> MakeIn:
-    def made(state: Path) -> tuple[GceProvider, FleetSpec]:
-        store = Store(state)
-        store.fleet("demo").create()
-        cloud = GceOptions(project="proj-1", endpoint=emulator.url, zones=(ZONE,))
-        provider = GceProvider(store.owner(), "me", store, cloud, QUICK)
-        spec = FleetSpec("demo", "gce", 2, "ssh-ed25519 AAAA me", options=cloud)
-        store.fleet("demo").write(FleetRecord(spec, 1.0))
-        return provider, spec
-
-    return made
-
 
 def test_an_instance_in_a_zone_that_does_not_answer_is_neither_missing_nor_deleted(
-    emulator: Emulator, make_in: MakeIn, tmp_path: Path
+    emulator: Emulator, make: Make
 ) -> None:
-    provider, spec = make_in(tmp_path)
+    provider, spec = make()
     provider.create(spec, WORKERS, lambda *_: None)
     emulator.set_outage(OTHER)
     assert [instance.name for instance in provider.list("demo")] == WORKERS
@@ -165,22 +136,25 @@ def test_an_instance_in_a_zone_that_does_not_answer_is_neither_missing_nor_delet
     assert emulator.cloud.instances == {}
 
 
-def test_a_fleet_is_created_in_a_zone_that_answers(emulator: Emulator, make_in: MakeIn, tmp_path: Path) -> None:
-    provider, spec = make_in(tmp_path)
+def test_a_fleet_is_created_in_a_zone_that_answers(emulator: Emulator, make: Make) -> None:
+    provider, spec = make()
     emulator.set_outage(ZONE)
     with pytest.raises(ProviderError, match=f"{ZONE} did not answer, so it is unknown whether"):
         provider.quote(spec, WORKERS)
-    anywhere = replace(spec, options=replace(GceOptions.of(spec.options), zones=()))
+    provider, anywhere = make(zones=())
     assert ZONE not in {offer.zone for offer in provider.quote(anywhere, WORKERS).offers}
     provider.create(anywhere, WORKERS, lambda *_: None)
     assert [instance.name for instance in provider.list("demo")] == WORKERS
     assert ZONE not in {zone for zone, _ in emulator.cloud.instances}
-    provider.delete_fleet("demo", lambda *_: None)
 
 
-def test_down_and_gc_do_not_claim_that_nothing_is_left(caller: Program, emulator: Emulator, make_in: MakeIn) -> None:
-    provider, spec = make_in(caller.state)
+def test_down_and_gc_do_not_claim_that_nothing_is_left(
+    caller: Program, emulator: Emulator, make: Make, store: Store
+) -> None:
+    provider, spec = make()
+    store.fleet("demo").write(FleetRecord(spec, 1.0))
     provider.create(spec, WORKERS, lambda *_: None)
+    caller.env["FLEET_STATE_DIR"] = str(store.root)
     emulator.set_outage(ZONE)
     refused = caller.run("down", "--fleet", "demo", "--yes", code=13)
     assert f"{ZONE} did not answer" in refused.err

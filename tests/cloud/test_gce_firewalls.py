@@ -22,11 +22,12 @@ def deny(emulator: Emulator, *ranges: str, priority: int = 1000) -> None:
     rule = {
         "name": "closed",
         "network": "global/networks/default",
-        "denied": [{"I_p_protocol": "tcp", "ports": ["22"]}],
-        "source_ranges": list(ranges),
+        "denied": [{"IPProtocol": "tcp", "ports": ["22"]}],
+        "sourceRanges": list(ranges),
         "priority": priority,
     }
-    Client(emulator.url).change("Firewalls", "insert", firewall_resource=rule)
+    Client(emulator).call("POST", "global/firewalls", rule)
+    emulator.settle()
 
 
 def refused(provider: GceProvider, spec: FleetSpec) -> ProviderError:

@@ -12,7 +12,7 @@ from tests.cloud.histories import play_histories
 from tests.emulator import Emulator
 
 SHARES = 2
-HISTORIES = 16  # ./scripts/soak cloud, and ./scripts/soak costs, play any number
+HISTORIES = 10  # ./scripts/soak cloud, and ./scripts/soak costs, play any number
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def whole_life(emulator: Emulator, root: Path, cloud: GceOptions) -> GceOptions:
 def test_doctor_checks_the_permissions_of_all_calls_of_a_fleet(tmp_path: Path, cloud: GceOptions) -> None:
     with Emulator(operation_s=0.003) as emulator:
         if cloud.reservation:
-            Client(emulator.url).reserve(cloud.reservation, 2)
+            Client(emulator).reserve(cloud.reservation, 2)
         used = resolved(whole_life(emulator, tmp_path, cloud))
         needed = emulator.api.needed - OPTIONAL
         assert sorted(needed) == sorted(needed & set(permissions(used, "proj-1")))

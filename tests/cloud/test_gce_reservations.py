@@ -20,8 +20,8 @@ from tests.next_steps import next_lines, repetition
 
 ZONE = "us-central1-b"
 T4: dict[str, Any] = {
-    "machine_type": "n1-standard-8",
-    "guest_accelerators": [{"accelerator_type": "nvidia-tesla-t4", "accelerator_count": 2}],
+    "machineType": "n1-standard-8",
+    "guestAccelerators": [{"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": 2}],
 }
 
 
@@ -56,7 +56,7 @@ def test_instances_are_created_in_the_zone_of_the_reservation(
 def test_series_without_machines_on_demand_are_bound_to_the_reservation(
     emulator: Emulator, client: Client, customer: Customer
 ) -> None:
-    client.reserve("r1", 2, ZONE, machine_type="a4-highgpu-8g")
+    client.reserve("r1", 2, ZONE, machineType="a4-highgpu-8g")
     customer.up(gpu="b200:8", max_duration_s=0)
     for instance in emulator.cloud.instances.values():
         assert instance.body["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"

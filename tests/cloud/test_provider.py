@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.wire
 of_own_hosts = pytest.mark.usefixtures("own_hosts")
 
 Spec = Callable[..., FleetSpec]
-PROJECT = Path(__file__).parents[3]
 _NAPS = itertools.count(1)
 
 
@@ -125,30 +123,6 @@ def test_a_dead_instance_is_listed_and_only_it_is_repaired_by_a_repeat(case: Cas
     again = host_of(case, spec, repaired[1])
     assert again.host_key == host.host_key
     assert ssh.run(again, f"cat '{again.root}/log'").stdout == "precious\n"
-
-
-def other_program(case: Case, spec: FleetSpec, progress: str) -> subprocess.Popen[str]:
-    source = (
-        f"import time\nfrom provision.model import FleetSpec\n"
-        f"from {type(spec.options).__module__} import {type(spec.options).__name__}\n{case.script()}"
-        f"def progress(name, step):\n    print(step, flush=True)\n    {progress}\n"
-        f"provider.create({spec!r}, {[instance_name(index) for index in range(spec.workers)]!r}, progress)\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
-
-
-def test_all_resources_of_a_killed_create_are_listed(case: Case, spec: Spec) -> None:
-    step = case.first_step
-    with other_program(case, spec(), f"time.sleep(60 * (step == {step!r}))") as other:
-        assert other.stdout is not None
-        assert any(line == step + "\n" for line in other.stdout)
-        other.kill()
-    assert states(case)
-    case.provider.delete(case.provider.list("demo"), quiet)
-    assert case.traces() == []
-
-
-# --- quote ------------------------------------------------------------------------------------------------------
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def instances(program: Program, shop: str = "shop") -> list[dict[str, object]]:
     return [json.loads(path.read_text())[0] for path in paths]
 
 
-def test_every_command_works_with_a_provider_of_another_package(caller: Program) -> None:
+def test_every_command_works_with_a_provider_of_another_package(caller: Program, tmp_path: Path) -> None:
     up_help = caller.run("up", "--provider", "toy", "--help").text
     assert "Toys" in up_help
     assert "--toy-lifetime" in up_help
@@ -63,6 +63,12 @@ def test_every_command_works_with_a_provider_of_another_package(caller: Program)
     lost.kill()
     wait_for("the end of an instance", lambda: has_ended(lost))
     caller.run("up", "--yes")
+    env = {"PYTHONPATH": str(tmp_path)}  # the provider is not installed
+    shown = caller.run("status", env=env, code=None)
+    assert "the provider of fleet 'default' is not installed" in shown.text + shown.err
+    assert "unknown provider 'toy'" in caller.run("down", "--yes", env=env, code=2).err
+    assert "unknown provider 'toy'" in caller.run(*UP, env=env, code=None).err
+    assert instances(caller)
     assert "0 left" in caller.run("down", "--yes").err
     assert instances(caller) == []
 
@@ -77,15 +83,3 @@ def test_gc_deletes_instances_of_a_provider_of_another_package(caller: Program) 
     shutil.rmtree(caller.state / "fleets")
     assert "default-worker-0" in caller.run("gc", "--yes").text
     assert instances(caller, "corner") == []
-
-
-def test_a_fleet_whose_provider_is_not_installed_is_reported(caller: Program, tmp_path: Path) -> None:
-    caller.run(*UP, "--workers", "1")
-    env = {"PYTHONPATH": str(tmp_path)}
-    status = caller.run("status", env=env, code=None)
-    assert "the provider of fleet 'default' is not installed" in status.text + status.err
-    assert "unknown provider 'toy'" in caller.run("down", "--yes", env=env, code=2).err
-    assert instances(caller)
-    assert "unknown provider 'toy'" in caller.run(*UP, env=env, code=None).err
-    caller.run("down", "--yes")
-    assert instances(caller) == []
