@@ -267,11 +267,10 @@ class Keeper:
         if not self.directory.exists():
             return []
         self.directory.intend("delete_fleet")
-        progress = progress_to(self.sink, "deleted")
-        if self.spec.options.existing:
-            hosts = external_hosts(self.spec, self._list(), self.provider)
-            release_hosts(hosts, self.directory.key, self.sink)
-            progress = ignore_progress
+        existing = self.spec.options.existing
+        if existing:
+            release_files(self.spec, self._list(), self.directory, self.provider, self.sink)
+        progress = ignore_progress if existing else progress_to(self.sink, "deleted")
         left = list(self.provider.delete_fleet(self.spec.name, progress))
         if not left:
             self.directory.delete()

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from fleet.errors import NotReadyError
-from fleet.remote.client import ANSWER_S, AgentClient, Transport
+from fleet.remote.client import ANSWER_S, AgentClient
+from fleet.remote.quoting import last_line
 from provision.model import Host
 from train.agent.protocol.channel import Channel
 from train.agent.protocol.errors import ClientGoneError
@@ -46,7 +47,7 @@ def open_local_agent(node: str, root: Path, digest: str, env: dict[str, str]) ->
     return AgentClient(transport, host, hello)
 
 
-class LocalTransport(Transport):
+class LocalTransport:
     """Carry records over the pipes of an agent process; `open_local_agent` starts one.
 
     Args:
@@ -111,10 +112,7 @@ class LocalTransport(Transport):
             self._process.wait()
 
     def _ended(self, doing: str, waited_s: float = 0.0) -> NotReadyError:
-        lines = self._stderr.read_text("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if self._process.poll() is None and waited_s:
-            return NotReadyError(
-                f"the agent on this node did not answer within {waited_s:g} s while {doing}", cause=last
-            )
-        return NotReadyError(f"the agent on this node ended while {doing}", cause=last)
+        is_silent = self._process.poll() is None and waited_s
+        how = f"did not answer within {waited_s:g} s" if is_silent else "ended"
+        cause = last_line(self._stderr.read_text("utf-8", "replace"))
+        return NotReadyError(f"the agent on this node {how} while {doing}", cause=cause)

@@ -20,6 +20,11 @@ def one_line(text: str, longest: int = LONGEST) -> str:
     return line if len(line) <= longest and len(text) <= 2 * longest else f"{line[: longest - 1]}…"
 
 
+def last_line(text: str) -> str:
+    """Return the last line of a program's output that is not empty, such as the one that says why it ended."""
+    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
+
+
 def show_command(words: Iterable[str]) -> str:
     """Return a command line for a shell in which control characters are visible, as escapes in ANSI-C quotes."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_escaped(word)}'" for word in words)

@@ -30,6 +30,7 @@ from fabric import Config, Connection
 
 from fleet.errors import FleetError, UnreachableError, translate_errors
 from fleet.remote.fanout import no_answer, where
+from fleet.remote.quoting import last_line
 from fleet.remote.ssh.authentication import Keys
 from fleet.remote.ssh.errors import is_refused, translate
 from fleet.steps import Shell, Step
@@ -430,9 +431,8 @@ def _last_line(stderr: IO[bytes] | None) -> str:
         return ""
     size = os.fstat(stderr.fileno()).st_size
     text = os.pread(stderr.fileno(), _STDERR_MAX, max(0, size - _STDERR_MAX)).decode("utf-8", "replace")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")]  # of gcloud, followed by advice
-    return next(reversed(errors or lines), "")
+    errors = [line for line in text.splitlines() if line.startswith("ERROR:")]  # of gcloud, followed by advice
+    return last_line("\n".join(errors) or text)
 
 
 def _proxy_failed(host: Host, output: str) -> UnreachableError:

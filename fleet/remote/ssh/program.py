@@ -65,15 +65,9 @@ def ssh_command(
         terminal: Input and output are terminals.
     """
     allocates = terminal if command else input_terminal
-    options = [*_OPTIONS, *(["LogLevel=ERROR"] if command else [])]
-    return [
-        ssh,
-        *("-F", str(config)),
-        "-t" if allocates else "-T",
-        *(word for option in options for word in ("-o", option)),
-        name,
-        *(["--", command] if command else []),
-    ]
+    options = [f"-o{option}" for option in (*_OPTIONS, *(["LogLevel=ERROR"] if command else []))]
+    words = [ssh, "-F", str(config), "-t" if allocates else "-T", *options, name]
+    return [*words, "--", command] if command else words
 
 
 def run_session(command: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ import paramiko
 from fleet.errors import FleetError, NotReadyError
 from fleet.remote.client import ANSWER_S, AgentClient
 from fleet.remote.fanout import no_answer, where
+from fleet.remote.quoting import last_line
 from fleet.remote.ssh.connection import HostConnection, connect
 from fleet.remote.ssh.errors import login_step
 from fleet.steps import Step
@@ -235,8 +236,7 @@ class SSHTransport:
         host, status = self.connection.host, self._session.exit_status
         if status < 0 and not self._session.get_transport().is_active():
             return self.connection.ended(doing)
-        lines = self._stderr.decode("utf-8", "replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        last = last_line(self._stderr.decode("utf-8", "replace"))
         if status in _NOT_FOUND and not self._greeted:
             return self._no_python(f"has no {self._python} that runs", last)
         if not self._greeted and _EXPIRED in last.lower():  # session.c of OpenSSH

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import NotReadyError, UnreachableError, WrongHostError
+from fleet.errors import UnreachableError, WrongHostError
 from fleet.events import HostConnected, InstanceChanged
 from fleet.fleets import connect as module
 from fleet.fleets.connect import reach
@@ -27,10 +27,10 @@ INSTANCES = [Instance(f"worker-{index}", "demo", str(index), InstanceState.RUNNI
 
 @dataclass
 class Net:
-    """A network in which each host answers after `tries` attempts, and fails with `error` until then."""
+    """A network in which each host answers after `tries` attempts, if its host key is that of `keys`."""
 
     tries: dict[str, int] = field(default_factory=dict)
-    error: type[UnreachableError | NotReadyError] = UnreachableError
+    keys: dict[str, str] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
 
     @contextlib.contextmanager
@@ -41,7 +41,9 @@ class Net:
     def _try(self, host: Host) -> Outcome[Any]:
         self.tries[host.name] = self.tries.get(host.name, 0) - 1
         if self.tries[host.name] >= 0:
-            return Outcome(host, error=self.error(f"{host.name} does not answer"))
+            return Outcome(host, error=UnreachableError(f"{host.name} does not answer"))
+        if self.keys.get(host.name, host.host_key) != host.host_key:
+            return Outcome(host, error=WrongHostError(f"{host.name} has a different host key than before"))
         return Outcome(host, value=object())
 
 
@@ -81,7 +83,7 @@ def test_the_wait_ends_and_reports_its_duration(world: World, net: Net, monkeypa
     assert next_lines(late.value) == "fleet up"
 
 
-def test_a_key_that_the_image_replaced_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_the_image_replaced_is_read_again(world: World, net: Net) -> None:
     class Replaced(CloudProvider):
         keys = "AAAA"
 
@@ -91,18 +93,6 @@ def test_a_key_that_the_image_replaced_is_read_again(world: World, monkeypatch: 
         def forget_host_keys(self) -> None:
             self.keys = "BBBB"
 
-    tried: list[list[str]] = []
-
-    @contextlib.contextmanager
-    def opened(hosts: Sequence[Host], _key: Path, **_: object) -> Iterator[list[Outcome[Any]]]:
-        tried.append([f"{host.name} {host.host_key}" for host in hosts])
-        yield [
-            Outcome(host, value=object())
-            if host.name == "worker-0" or host.host_key == "BBBB"
-            else Outcome(host, error=WrongHostError(f"{host.name} has a different host key than before"))
-            for host in hosts
-        ]
-
-    monkeypatch.setattr(module, "opened", opened)
+    net.keys = {"worker-1": "BBBB"}
     assert [host.host_key for host in reached(world, provider=Replaced(Cloud()))] == ["AAAA", "BBBB"]
-    assert tried == [["worker-0 AAAA", "worker-1 AAAA"], ["worker-1 BBBB"]]
+    assert net.asked == [["worker-0", "worker-1"], ["worker-1"]]
