@@ -167,8 +167,7 @@ class Host:
         return bool(self.identities or self.agent)
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Changes that turn the existing instances into the requested ones.
 
     Attributes:
@@ -178,12 +177,11 @@ class Plan:
     """
 
     create: tuple[str, ...] = ()
-    keep: tuple[Instance, ...] = field(default=())
-    delete: tuple[Instance, ...] = field(default=())
+    keep: tuple[Instance, ...] = ()
+    delete: tuple[Instance, ...] = ()
 
 
-@dataclass(frozen=True)
-class Resize:
+class Resize(NamedTuple):
     """Change of the number of workers of a fleet.
 
     Attributes:
@@ -270,8 +268,7 @@ class Quote:
     flex_start: bool = False
 
 
-@dataclass(frozen=True)
-class SshAccess:
+class SshAccess(NamedTuple):
     """Addresses that can reach the instances of a fleet by SSH, according to the fleet's own firewall rule.
 
     Attributes:
@@ -301,8 +298,7 @@ class SshAccess:
         return all(any(IPv4Network(caller).subnet_of(network) for network in ranges) for caller in self.callers)
 
 
-@dataclass(frozen=True)
-class UnknownHost:
+class UnknownHost(NamedTuple):
     """A host whose key no known_hosts file confirms.
 
     Attributes:
@@ -322,8 +318,7 @@ class UnknownHost:
     authority: str = ""
 
 
-@dataclass(frozen=True)
-class Orphan:
+class Orphan(NamedTuple):
     """A resource that belongs to a fleet, or an image.
 
     Attributes:
@@ -353,8 +348,7 @@ IMAGE = "image"
 """Kind of a resource that is kept until the user requests its deletion."""
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An image of a prepared host.
 
     Attributes:
@@ -368,8 +362,7 @@ class Image:
     usd_month: float
 
 
-@dataclass(frozen=True)
-class Baking:
+class Baking(NamedTuple):
     """The image from which the hosts of a fleet would boot, and how it is made.
 
     Attributes:
@@ -387,8 +380,7 @@ Command = tuple[str, ...] | str
 """A command to recommend: its words, unquoted; or a command line, if only a shell can run it."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Result of the check of one prerequisite of a provider.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 
 from google.cloud import compute_v1
@@ -45,12 +44,12 @@ def delete_call(account: Account, thing: Orphan) -> Call:
 def of_image(account: Account, resource: compute_v1.Image) -> Orphan:
     """Return an image as an Orphan."""
     usd_h = price_usd_h(resource, account.prices)
-    return replace(_labelled(IMAGE, resource, ""), price_usd_h=usd_h, size_gb=size_of(resource))
+    return _labelled(IMAGE, resource, "")._replace(price_usd_h=usd_h, size_gb=size_of(resource))
 
 
 def _of_instance(account: Account, resource: compute_v1.Instance) -> Orphan:
     usd_h = instance(resource, account.prices).current_usd_h
-    return replace(_labelled(INSTANCE, resource, zone_of(resource)), price_usd_h=usd_h)
+    return _labelled(INSTANCE, resource, zone_of(resource))._replace(price_usd_h=usd_h)
 
 
 def _labelled(

@@ -125,7 +125,7 @@ class _Search:
     def _describe(self, resource: Orphan) -> FoundOrphan:
         age_h = max(0.0, self._services.clock() - resource.created_at) / 3600 if resource.created_at else 0.0
         return FoundOrphan(
-            **{**vars(resource), "user": resource.user or ("" if resource.owner else caller())},
+            **{**resource._asdict(), "user": resource.user or ("" if resource.owner else caller())},
             provider=self._name,
             cost_usd=resource.price_usd_h * age_h,
             to_delete=resource in self._to_delete,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, ip_network
 from typing import Literal
 from urllib.request import getproxies
@@ -514,7 +514,7 @@ def _followed(account: Account, fleet: Fleet, callers: tuple[str, ...]) -> SshAc
         return SshAccess((), callers)
     now = SshAccess(tuple(current.source_ranges), callers, option=_OPTION)
     if callers and now.admits_caller:
-        return replace(now, denied_by=denied_by(account, fleet, callers))
+        return now._replace(denied_by=denied_by(account, fleet, callers))
     if not callers or fleet.cloud.ssh_from:
         return now
     _write(account, fleet, "patch", body)

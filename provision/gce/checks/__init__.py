@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -49,7 +48,7 @@ class Check(NamedTuple):
                 member=account.api.member,
             )
             if self.is_optional:
-                return replace(diagnosis.finding(self.subject), ok=None)
+                return diagnosis.finding(self.subject)._replace(ok=None)
             # If nothing answers, the credentials are not to blame but the connection.
             offline = self.subject == "credentials" and not error.status
             return diagnosis.finding("connection" if offline else self.subject)
@@ -108,7 +107,7 @@ def doctor(account: Account, cloud: GceOptions, workers: int) -> list[Finding]:
             finding = check.finding(account, cloud)
             if finding.ok:
                 met.add(check.subject)
-            earlier = [replace(other, subject=finding.subject) for other in findings]
+            earlier = [other._replace(subject=finding.subject) for other in findings]
             if finding.ok is not False or finding not in earlier:
                 findings.append(finding)
     return findings
