@@ -322,7 +322,11 @@ class Follower:
         """Deliver what is new in a record of `size` bytes; return False if the items are no longer read."""
         self._check_owner(line, record)
         self._note_supervisor(line, record)
-        pieces = split(record, payload) if isinstance(record, Log) else [(record, payload)]
+        pieces: list[tuple[Record, bytes]] = [(record, payload)]
+        if isinstance(record, Log):
+            if line.request.interval_s and not self._queue.is_behind(line.name):
+                record = record._replace(marks=[])  # one time is enough: it comes at intervals, and waits for no host
+            pieces = [*split(record, payload)]
         passed = [line.position.passed(*piece) for piece in pieces]
         new = [Item(line.name, *piece) for piece in passed if piece is not None]
         is_lost = isinstance(record, JobResult) and record.outcome is JobOutcome.LOST

@@ -82,6 +82,10 @@ class Queue:
         with self._changed:
             self._senders[host] = _Sender(is_behind=False)
 
+    def is_behind(self, host: str) -> bool:
+        """Return whether a host sends stored items, which are ordered by their times."""
+        return self._senders[host].is_behind
+
     def remove_sender(self, host: str) -> None:
         """Record that a host has put its last item."""
         with self._changed:

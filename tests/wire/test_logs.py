@@ -92,7 +92,8 @@ def test_a_pipe_gets_final_states_only(pair: Program) -> None:
     assert pair.run("logs", "--worker", "1", "--raw").out == stored
     assert lines_of(pair.run("logs", "--grep", "44/44"), "worker-1") == final[1:2]
     assert "no line matches" in pair.run("logs", "--grep", "43/44").err
-    assert lines_of(pair.run("logs", "-n", "2"), "worker-0")[-1:] == final[2:]
+    # One task may have written all of its three lines after the other one.
+    assert lines_of(pair.run("logs", "-n", "4"), "worker-0")[-1:] == final[2:]
     raw = pair.run("train", "--raw", "bars.py")
     assert b"\n".join(line.encode() for line in lines_of(raw, "worker-1")) == stored
     assert "hidden" not in raw.err

@@ -123,7 +123,8 @@ def open_follower(followed: Followed, interval_s: float) -> Follower:
 
     Args:
         followed: The job.
-        interval_s: Output that follows other output sooner than this, in seconds, is sent together with later output.
+        interval_s: Output that follows other output sooner than this, in seconds, is sent together with later output,
+            and has one time; 0: each line has its time.
     """
     from fleet.remote.ssh.connection import share_window
     from fleet.remote.ssh.transport import open_agent
@@ -190,7 +191,7 @@ def follow(followed: Followed, sink: Sink, until: Callable[[Item], bool] = lambd
     """
     reporter = _Reporter(followed, sink)
     try:
-        interval_s = getattr(sink, "interval_s", 0.0)
+        interval_s = 0.0 if followed.selection.timestamps else getattr(sink, "interval_s", 0.0)
         with open_follower(followed, interval_s) as follower:
             for item in follower:
                 reporter.add(item)
