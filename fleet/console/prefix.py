@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -54,9 +54,7 @@ class Repeats:
         """Return True if lines are held."""
         return bool(self._entries)
 
-    def add(
-        self, lines: Iterable[tuple[str, str]], tasks: Collection[str], now: float
-    ) -> list[tuple[Sequence[str], str]]:
+    def add(self, lines: Iterable[tuple[str, str]], tasks: Set[str], now: float) -> list[tuple[Sequence[str], str]]:
         """Return the lines that are due, each with the tasks that printed it.
 
         Args:
@@ -69,7 +67,7 @@ class Repeats:
             self._add(task, line, now)
         return due + self._take_due(tasks, now)
 
-    def _take_due(self, tasks: Collection[str], now: float) -> list[tuple[Sequence[str], str]]:
+    def _take_due(self, tasks: Set[str], now: float) -> list[tuple[Sequence[str], str]]:
         due = len(self._entries) - WAITING_MAX if len(tasks) > 1 else len(self._entries)
         count = 0
         for entry in self._entries:
@@ -78,7 +76,7 @@ class Repeats:
             count += 1
         return self._take(count, tasks)
 
-    def flush(self, tasks: Collection[str]) -> list[tuple[Sequence[str], str]]:
+    def flush(self, tasks: Set[str]) -> list[tuple[Sequence[str], str]]:
         """Return all lines that are held."""
         return self._take(len(self._entries), tasks)
 
@@ -95,22 +93,18 @@ class Repeats:
             self._entries.append(match)
         match.lines[task] = line
 
-    def _take(self, count: int, tasks: Collection[str]) -> list[tuple[Sequence[str], str]]:
+    def _take(self, count: int, tasks: Set[str]) -> list[tuple[Sequence[str], str]]:
         taken, self._entries = self._entries[:count], self._entries[count:]
         lines: list[tuple[Sequence[str], str]] = []
         for entry in taken:
-            if _is_complete(entry, tasks) or _is_nearly_complete(entry, tasks):
+            missing = len(tasks - entry.lines.keys())
+            few = max(1, len(tasks) // 8) if len(entry.lines) > 2 else 0
+            if len(entry.lines) > 1 and entry.lines.keys() <= tasks and missing <= few:
                 lines.append((list(entry.lines), next(iter(entry.lines.values()))))
             else:
                 lines += [([task], line) for task, line in entry.lines.items()]
         return lines
 
 
-def _is_complete(entry: _Entry, tasks: Collection[str]) -> bool:
-    return len(tasks) > 1 and entry.lines.keys() == set(tasks)
-
-
-def _is_nearly_complete(entry: _Entry, tasks: Collection[str]) -> bool:
-    """Return True if all tasks but one of eight, and at least three, have printed the line."""
-    missing = len(set(tasks) - entry.lines.keys())
-    return len(entry.lines) > 2 and entry.lines.keys() <= set(tasks) and missing <= max(1, len(tasks) // 8)
+def _is_complete(entry: _Entry, tasks: Set[str]) -> bool:
+    return len(tasks) > 1 and entry.lines.keys() == tasks
