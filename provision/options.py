@@ -276,7 +276,6 @@ class ProviderOptions:
             through SSH.
         resizable: ``fleet up --workers N`` can add hosts to a fleet and release them.
         remote: The hosts are other computers, on which packages can be installed.
-        restarts: A host may be restarted at any time; then it rejoins the running job by itself.
         keeps_disks: Instances can be stopped, keep their files, and cost only their disks until they start again.
         preemption_notice: How the provider announces that it takes a host, which may belong to a fleet of another
             provider; None: it does not.
@@ -292,7 +291,6 @@ class ProviderOptions:
     existing: ClassVar[bool] = False
     resizable: ClassVar[bool] = True
     remote: ClassVar[bool] = True
-    restarts: ClassVar[bool] = False
     keeps_disks: ClassVar[bool] = False
     preemption_notice: ClassVar[PreemptionNotice | None] = None
 

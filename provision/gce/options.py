@@ -204,7 +204,6 @@ class GceOptions(ProviderOptions):
     implementation: ClassVar[str] = "provision.gce.provider:GceProvider"
     title: ClassVar[str] = "Compute Engine"
     rents: ClassVar[bool] = True
-    restarts: ClassVar[bool] = True
     keeps_disks: ClassVar[bool] = True
     # 30 s before the host is taken. The address is that of metadata.google.internal; Google's libraries use the
     # variable, too. Sources: https://cloud.google.com/compute/docs/instances/create-use-spot (detecting preemption),

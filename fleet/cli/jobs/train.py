@@ -291,7 +291,6 @@ class _Training:
             joinable=policies.name_joinable(len(prepared), workers, request.policy.max_workers),
             after=request.after or "",
             warm=request.warm,
-            rejoins=options.restarts,
         )
         return [
             common._replace(

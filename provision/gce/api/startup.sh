@@ -15,8 +15,7 @@
 # 5. Restart if the file /run/fleet/again/restart appears: an upgrade replaced the driver.
 # 6. Power off after the number of seconds in the item fleet-idle-timeout without a job and without a login. A job is the
 #    file /run/fleet/jobs/PID of its agent, which may wait in the queue.
-# 7. Let the fleet's user run the file .fleet/boot, with which the host rejoins the job that ran before a restart.
-# 8. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
+# 7. If the item fleet-image appears, remove what belongs to this instance alone, so that its disk can become an image,
 #    and confirm it as the guest attribute fleet/image.
 
 export HOME="${HOME:-/root}" DEBIAN_FRONTEND=noninteractive
@@ -182,15 +181,6 @@ run_all() {
     run fleet-setup "$once"
 }
 
-rejoin() {
-    for boot in /home/*/.fleet/boot; do
-        if [ -f "$boot" ] && [ ! -L "$boot" ]; then
-            owner=$(stat -c %u "$boot")
-            [ "$owner" = 0 ] || setpriv --reuid="$owner" --regid="$(stat -c %g "$boot")" --init-groups "$boot"
-        fi
-    done
-}
-
 seal() {
     found=$(fetch "$base/attributes/fleet-image") || return
     [ "$found" != "$sealed" ] || return
@@ -253,5 +243,4 @@ mkdir -p "$each_boot" "$once" "$again" "$jobs"
 chmod 1777 "$again" "$jobs"
 watch_idle </dev/null >/dev/null 2>&1 &
 run_all
-rejoin </dev/null >/dev/null 2>&1
 watch_scripts </dev/null >/dev/null 2>&1 &

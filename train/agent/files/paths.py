@@ -6,7 +6,6 @@ ROOT/                       one fleet's files on this host, readable only by the
     active                  locked by the supervisor of the running job; names it
     queue                   locked while a job is added to the queue of this host
     probe.json              cached probes of interpreters and GPUs
-    boot                    program that the startup script of an instance runs after a restart
     hook/                   code that a task's interpreter runs first
     warm/                   socket of the process from which tasks are forked
     venvs/HASH/             a virtual environment, named by what is installed in it
@@ -20,7 +19,6 @@ ROOT/                       one fleet's files on this host, readable only by the
     slot-N/                 the same again for each of several slots of the host, which share venvs/ and uv/
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
-        boot.json           what this host needs to rejoin the job after a restart; missing once the job has ended
         queued              the job that this one waits for, while it waits
         maintenance         start and end of planned maintenance of the host, in seconds since the epoch; 0: unknown
         src/                working directory of the task, with the bundle; or a link to its directory
@@ -89,7 +87,6 @@ class HostPaths(_Roots):
     queue = _Path("queue")  # file that is locked while a job is queued or uncommitted files are removed
     jobs = _Path("jobs")  # directory of all jobs
     probe = _Path("probe.json")  # cache of the probes of interpreters and GPUs
-    boot = _Path("boot")  # program that rejoins the running job after a restart of the host
     hook = _Path("hook")  # directory of the code that a task's interpreter runs first
     warm = _Path("warm")  # directory of the process from which tasks are forked
     venvs = _Path("venvs", of="common")  # directory of the virtual environments
@@ -129,7 +126,6 @@ class TaskPaths(_Directory):
     """Paths of one task of one job."""
 
     job = _Path("job.json")  # the commit
-    boot = _Path("boot.json")  # what a supervisor needs after a restart of the host; missing once the job has ended
     queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
     maintenance = _Path("maintenance")  # start and end of planned maintenance; missing: none
     source = _Path("src")  # the task's working directory

@@ -7,8 +7,8 @@ import re
 import time
 from typing import Dict, List, Sequence
 
-from train.agent.files.boot import has_job
 from train.agent.host.facts import Interpreter, Probe
+from train.agent.host.jobs import has_job
 from train.agent.host.processes import boot_id
 from train.agent.host.runner import Steps, run_quietly
 from train.agent.injected import read_source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+MARKS = "/run/fleet/jobs"
+"""Directory of the startup script of an instance (provision/gce/api/startup.sh), which does not power off as idle
+while there is a mark of a job in it."""
 _ANSWER_DEADLINE_S = 2.0
 _ALL = 1_000_000
 _EMPTY: Dict[str, Any] = {"job": "", "fleet": "", "slot": "", "started_at": 0.0, "command": [], "members": []}
@@ -214,3 +218,19 @@ def try_lock(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def job_mark() -> str:
+    """Return the path of the file that shows the job of this process; the script deletes it after the process."""
+    return os.path.join(MARKS, str(os.getpid()))
+
+
+def mark_job() -> None:
+    """Create that file, if this host has such a script."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(job_mark(), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def has_job() -> bool:
+    """Return whether a job holds this host."""
+    return any(os.path.exists(f"/proc/{name}") for name in list_names(MARKS) if name.isdigit())

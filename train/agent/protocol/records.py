@@ -378,7 +378,6 @@ class Commit(NamedTuple):
     joinable: List[str] = []  # slots that may join the running job (max_workers)
     after: str = ""  # as in Prepare
     warm: bool = False  # the task may be forked from a process that has imported what its script imports first
-    rejoins: bool = False  # after a restart, a host of the job rejoins it by itself; its disk has the secret then
 
 
 class Follow(NamedTuple):

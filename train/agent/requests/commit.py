@@ -10,7 +10,6 @@ from typing import NoReturn, Optional, Set
 
 from train.agent.checkpoints.resumption import copy_checkpoint
 from train.agent.checkpoints.store import ReplicaError
-from train.agent.files.boot import store_boot
 from train.agent.files.disk import free_space, read_text, remove_file, write_atomic
 from train.agent.files.journal import write_job
 from train.agent.gang.readiness import ReadinessFacts
@@ -102,7 +101,6 @@ def _lay_out(reservation: Reservation, request: Commit, umask: int) -> Start:
     if request.after:
         write_atomic(paths.queued, request.after.encode())
     write_job(paths, values)
-    store_boot(reservation.host, paths, request, reservation.session, umask, len(reservation.gpus))
     if reservation.port is None or reservation.listener is None:
         raise RefusedError(Refusal.FAULT, "the reservation holds no ports")
     variables = {**reservation.session, **request.env, **request.secret_env}

@@ -1,4 +1,4 @@
-"""The results that tasks left on disk: the requests ListJobs, ListFiles, ReadFiles, GetBundle, and PruneJobs.
+"""Requests about what jobs left on this host, and about what another host needs to join a running one.
 
 A fingerprint detects later changes of results.
 """
@@ -15,23 +15,37 @@ from typing import Callable, Collection, Dict, Iterator, List, NamedTuple, Optio
 
 from train.agent.checkpoints.resumption import held_checkpoint
 from train.agent.checkpoints.snapshot import replication_problem
-from train.agent.files.contents import STAMP_NS
+from train.agent.files.contents import BLOCK_BYTES, STAMP_NS, join_blocks, pack_block, read_contents
 from train.agent.files.disk import free_space, remove_tree
 from train.agent.files.journal import attempts, read_entries, read_job
 from train.agent.files.paths import HostPaths, TaskPaths
+from train.agent.host import control
 from train.agent.host.facts import list_packages
 from train.agent.host.jobs import JOB_NAME, find_task, newest_tasks, queued_jobs, report_task
 from train.agent.host.processes import end_leftovers
 from train.agent.protocol import records
 from train.agent.protocol.channel import Channel, Periodic
 from train.agent.protocol.errors import RefusedError
-from train.agent.protocol.records import Area, AreaUse, EntryKind, FileEntry, FilePart, Refusal
+from train.agent.protocol.records import (
+    Area,
+    AreaUse,
+    Chunk,
+    Commit,
+    EntryKind,
+    FetchContents,
+    FileEntry,
+    FilePart,
+    GetJoinInfo,
+    JoinInfo,
+    Refusal,
+)
 from train.agent.requests.prepare import discard_unused, lock_idle_host
 
 _SLOT = re.compile(r"slot-(0|[1-9][0-9]{0,5})")
 _MOST = 1_000_000
 _BEAT_S = 2.0
 _PIECE = 1 << 18
+_ANSWER_DEADLINE_S = 5.0
 
 
 def heartbeat_of(channel: Channel) -> Periodic:
@@ -110,7 +124,7 @@ def _send_part(channel: Channel, path: str, part: FilePart) -> str:
             data = os.pread(fd, min(_PIECE, part.end - offset), offset)
             if not data:
                 return "it became shorter"
-            channel.send(records.Chunk(len(data)), data)
+            channel.send(Chunk(len(data)), data)
             offset += len(data)
     except OSError as error:
         return error.strerror or str(error)
@@ -137,6 +151,41 @@ def get_bundle(_: Channel, host: HostPaths, request: records.GetBundle) -> recor
         str(job.get("constraints", "")),
         list_packages(str(job.get("python") or ""), dict(os.environ)),
     )
+
+
+def get_join_info(_: Channel, host: HostPaths, request: GetJoinInfo) -> JoinInfo:
+    """Answer GetJoinInfo.
+
+    Raises:
+        RefusedError: the job does not run here.
+    """
+    paths = find_task(host, request.job, request.slot)
+    job, entries = read_job(paths) or {}, read_entries(paths)
+    connection = control.connect(paths.control)
+    if connection is None or entries is None:
+        raise RefusedError(
+            Refusal.REQUEST, f"job {request.job} does not run on this host any more", next_step="fleet status"
+        )
+    with connection:
+        control.send_record(connection, request)
+        answers = control.receive_all(connection, _ANSWER_DEADLINE_S)
+        record = next((answer for answer in answers if isinstance(answer, Commit)), None)
+    if record is None:
+        raise RefusedError(Refusal.REQUEST, f"job {request.job} has just ended", next_step="fleet status")
+    python = str(job.get("python", ""))
+    return JoinInfo(str(job.get("fleet", "")), entries, record, python)
+
+
+def send_contents(channel: Channel, host: HostPaths, request: FetchContents) -> Chunk:
+    """Answer FetchContents.
+
+    Raises:
+        RefusedError: the store does not have one of the contents.
+    """
+    for block in join_blocks(read_contents(host.store, request.objects, BLOCK_BYTES)):
+        data, size = pack_block(block)
+        channel.send(Chunk(len(data), size), data)
+    return Chunk(0)
 
 
 def prune_jobs(channel: Channel, host: HostPaths, request: records.PruneJobs) -> records.JobsPruned:

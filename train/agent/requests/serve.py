@@ -28,10 +28,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # or None if it has sent everything itself.
 _ANSWERS: Dict[Type[Any], str] = {
     records.Bootstrap: "requests.bootstrap.bootstrap",
-    records.FetchContents: "requests.join.send_contents",
+    records.FetchContents: "requests.results.send_contents",
     records.Follow: "requests.follow.follow",
     records.GetBundle: "requests.results.get_bundle",
-    records.GetJoinInfo: "requests.join.get_join_info",
+    records.GetJoinInfo: "requests.results.get_join_info",
     records.Inspect: "host.jobs.report_jobs",
     records.ListFiles: "requests.results.list_files",
     records.ListJobs: "requests.results.list_jobs",

@@ -13,7 +13,6 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
-from train.agent.files.boot import job_mark, mark_job, store_members
 from train.agent.files.disk import remove_file, write_atomic
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
@@ -30,6 +29,7 @@ from train.agent.gang.states import (
 )
 from train.agent.gang.stop import RESTART_EXIT_CODE
 from train.agent.host.control import ControlServer
+from train.agent.host.jobs import job_mark, mark_job
 from train.agent.host.loop import READ, Loop
 from train.agent.host.ports import reserve_task_port
 from train.agent.host.processes import receive_signals
@@ -87,7 +87,6 @@ class Supervisor:
         self._peer: election.Peer
         self._has_begun = False  # what happens before comes after
         self._events: Deque[election.PeerEvent] = deque()
-        self._stored: Tuple[Optional[DesiredState], List[records.Member]] = None, commit.members
         self._encoded: Tuple[Optional[Message], bytes] = (None, b"")  # the last message, and its text
         self._start_time = (0, 0.0)  # an attempt, and the common start time that this leader has set for it
         self._ended_at = 0.0
@@ -223,7 +222,6 @@ class Supervisor:
         if peer.slot.desired is not None:
             self._links.update_addresses([*peer.slot.desired.joined, *peer.slot.desired.members])
             self._watchdog.remember(peer.slot.desired)
-            self._store_members(peer.slot.desired)
         now = time.monotonic()
         due = election.deadline(peer, now)
         if due is None:
@@ -232,16 +230,6 @@ class Supervisor:
             self._loop.after("deadline", max(0.0, due - now), lambda: self._feed(election.DeadlineReached()))
         for action in actions:
             self._actions[type(action)](action)
-
-    def _store_members(self, desired: DesiredState) -> None:
-        """Let this host find the others after a restart; on a full disk, it finds only those that did not restart."""
-        if not self._commit.rejoins or self._result is not None or desired is self._stored[0]:
-            return
-        members = self._join_info().members
-        if members != self._stored[1]:
-            with contextlib.suppress(OSError):
-                store_members(self._start.paths, members)
-        self._stored = desired, members
 
     def _receive(self, slot: str, values: Dict[str, Any]) -> None:
         try:
@@ -461,7 +449,6 @@ class Supervisor:
         self._result = self._with_end(result)
         try:
             write_result(self._start.paths, self._result)
-            remove_file(self._start.paths.boot)
         except OSError as error:
             os.write(2, f"the result cannot be written: {error.strerror}\n{self._result}\n".encode())
         self._control.wake()

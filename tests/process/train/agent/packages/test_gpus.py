@@ -13,8 +13,7 @@ import pytest
 from tests.process.train.agent.conftest import Connect
 from tests.process.train.agent.packages.test_packages import bootstrap, done, refused
 from tests.process.train.agent.wheels import pip_environment, wheel
-from train.agent.files import boot
-from train.agent.host import gpus
+from train.agent.host import gpus, jobs
 from train.agent.host.facts import Probe
 from train.agent.host.runner import Steps
 from train.agent.protocol.channel import Channel
@@ -188,8 +187,8 @@ def test_a_host_with_a_job_does_not_restart_for_a_replaced_driver(
 ) -> None:
     marks = tmp_path / "jobs"
     marks.mkdir()
-    monkeypatch.setattr(boot, "MARKS", str(marks))
-    boot.mark_job()
+    monkeypatch.setattr(jobs, "MARKS", str(marks))
+    jobs.mark_job()
     running = refused_driver(tmp_path)
     assert not restart.exists()
     assert "would end the job" in running.reason
