@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -93,26 +94,16 @@ def handles_signal(pid: int, number: int) -> bool:
     return False
 
 
-def list_children() -> Optional[List[int]]:
-    """Return the child processes of this process, which must not have threads; None if the kernel does not list them.
-
-    The list is complete, because only this process can remove from it, by waiting for a child: proc(5), `children`.
-    """
-    return _children_of_thread(os.getpid(), os.getpid())
-
-
-def _children_of_thread(pid: int, thread: int) -> Optional[List[int]]:
-    try:
-        with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
-            return [int(word) for word in file.read().split()]
-    except (OSError, ValueError):
-        return None
-
-
 def _children_of(pid: int) -> List[int]:
-    """Return the children of all threads of a process; one that ends meanwhile may hide others from the list."""
-    threads = map(int, list_names(f"/proc/{pid}/task"))
-    return [child for thread in threads for child in _children_of_thread(pid, thread) or ()]
+    """Return the children of all threads of a process; one that ends meanwhile may hide others from the list.
+
+    Source: proc(5), `children`.
+    """
+    children: List[int] = []
+    for thread in list_names(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+            children += map(int, file.read().split())
+    return children
 
 
 def list_processes() -> Dict[int, Stat]:
@@ -145,7 +136,7 @@ def read_descendants(ancestor: int) -> Dict[int, Stat]:
 
     Only these are read, unless the kernel does not list the children of a process: a host has hundreds of others.
     """
-    if list_children() is None:
+    if not os.path.exists("/proc/thread-self/children"):
         table = list_processes()
         return {pid: table[pid] for pid in descendants(ancestor, table)}
     pids: Set[int] = set()

@@ -89,16 +89,11 @@ class LineStream:
 
     def send_data(self, data: bytes) -> None:
         """Send bytes, at once if possible; they are dropped if the connection has ended."""
-        if self.can_send:
+        if self.is_open and self._failure is None:
             self._outgoing += data
             self._flush()
         if len(self._outgoing) > _MOST_UNSENT:
             self._fail(ConnectionError("its agent does not read"), 0.0)
-
-    @property
-    def can_send(self) -> bool:
-        """Return True if the connection is open and no attempt to send has failed."""
-        return self.is_open and self._failure is None
 
     def drain(self, timeout_s: float) -> None:
         """Block until all queued bytes are sent; the connection breaks if that takes longer than `timeout_s`."""

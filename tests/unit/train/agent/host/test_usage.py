@@ -5,7 +5,7 @@ import os
 import pytest
 
 from train.agent.host.facts import parse_gpus
-from train.agent.host.processes import Stat, descendants, identify, is_alive, list_processes, parse_stat
+from train.agent.host.processes import Stat, identify, is_alive, parse_stat
 from train.agent.host.usage import CpuMeter, GpuMeter, parse_gpu_use
 from train.agent.protocol.records import Gpu, GpuUse
 
@@ -44,13 +44,6 @@ def test_a_command_with_blanks_and_parentheses_is_read_over() -> None:
     assert (stat.pid, stat.state, stat.parent, stat.group) == (42, "R", 7, 8)
     with pytest.raises(ValueError, match="no line of"):
         parse_stat("")
-
-
-def test_our_own_line_is_read() -> None:
-    table = list_processes()
-    assert table[os.getpid()].parent == os.getppid()
-    assert os.getpid() in descendants(os.getppid(), table)
-    assert os.getpid() not in descendants(os.getpid(), table)
 
 
 def test_a_process_is_not_mistaken_for_a_later_one_of_its_number() -> None:
