@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.cli.application import WithJobs, command, list_options, root_command
 from fleet.cli.command_line import CommandLine, Word, parse
@@ -29,8 +28,7 @@ REPEATED = "fleet.repeated"
 """Key of the job that a command repeats, in the context of the command."""
 
 
-@dataclass(frozen=True)
-class Repeated:
+class Repeated(NamedTuple):
     """The job of a capsule.
 
     Attributes:

@@ -67,11 +67,8 @@ def _mistakes(types: TaskTypes, hosts: int, slots: int) -> Iterator[tuple[str, s
     # A chief alone trains, but under ParameterServerStrategy it has no worker to give work to.
     fewest = 0 if types.chief and not types.ps else 1
     if types.others and slots < types.others + fewest:
-        requested = [
-            *(["--chief"] if types.chief else []),
-            *([f"--ps {types.ps}"] if types.ps else []),
-            *(["--evaluator"] if types.evaluator else []),
-        ]
+        options = {"--chief": types.chief, f"--ps {types.ps}": types.ps, "--evaluator": types.evaluator}
+        requested = [option for option, count in options.items() if count]
         needed = types.others + fewest
         needs = "need" if len(requested) > 1 else "needs"
         room, more = counted(hosts, "host"), hosts + needed - max(0, slots)

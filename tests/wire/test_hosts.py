@@ -144,7 +144,7 @@ def test_files_are_pushed_to_the_hosts(pair: Program) -> None:
     assert [event["sent"] for event in pushed if event["event"] == "push_progress"][-1] == 1 << 20
     assert (target / directory.name / "link").read_bytes() == (directory / "data").read_bytes()
     again = pair.run("push", str(directory), "--to", str(target))
-    assert f"worker-[0-1]: 1 file, 1.0 MiB, in {target} (unchanged)\n" in again.err
+    assert f"worker-[0-1]: 1 file, 1.0 MiB, in {target} (1 unchanged)\n" in again.err
     assert "fleet down does not delete these files" in again.err
     assert "'missing' does not exist" in pair.run("push", "missing", code=2).err
     assert "no host 'worker-7'" in pair.run("push", "--worker", "7", str(directory), code=102).err

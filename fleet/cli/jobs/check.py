@@ -12,13 +12,12 @@ from fleet.cli.options import OUTPUT, Output, option
 from fleet.cli.program import LOCAL_FIRST, SMOKE_TEST_S, ProgramOptions, WithTrial, program_request, with_program
 from fleet.cli.runtime import Session, resolve_fleet, session
 from fleet.errors import NotReadyError, UsageError, fold
-from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, Sink, SmokeTested
-from fleet.fleets.agents import call_each, open_agents
+from fleet.events import BootstrapProgress, HostFacts, HostsChecked, Level, Note, PushProgress, SmokeTested
+from fleet.fleets.agents import ExistingFleet, call_each, open_agents
 from fleet.jobs import program as programs
 from fleet.jobs.selection import job_id
 from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, where
-from fleet.state import FleetRecord
 from fleet.steps import Again
 from train.agent.gang.readiness import Readiness, ReadinessFacts, verdict
 from train.agent.injected.adaptations import KERAS, VARIABLE
@@ -49,15 +48,14 @@ def run(request: programs.ProgramRequest, trial_s: float, running: Session) -> N
         raise UsageError(message, hint="give the script, for example: fleet check task.py --local-first")
     located = programs.find(request) if has_program else None
     fleet = running.find_fleet()
-    record = fleet.record
-    env = {**record.spec.options.variables, **request.env}
+    env = {**fleet.record.spec.options.variables, **request.env}
     request = dataclasses.replace(request, env=env, arguments=located.arguments if located else ())
     program = programs.collect(located, running.services, env.get("PYTHONPATH", "")) if located else None
     fleet.announce()
     for text in program.bundle.notes if program else ():
         running.note(text)
-    with open_agents(record.hosts, fleet.directory.key, fleet.access) as clients:
-        check = _Check(request, trial_s, record, clients, program, running)
+    with open_agents(fleet.record.hosts, fleet.directory.key, fleet.access) as clients:
+        check = _Check(request, trial_s, fleet, clients, program)
         problems = check.inspect_hosts()
         is_tried = trial_s > 0 and not problems
         if is_tried:
@@ -77,34 +75,32 @@ class _Check:
     Args:
         request: The program, as the user requested it.
         trial_s: Time to run it on each host separately; 0: it is not run.
-        record: The fleet.
+        fleet: The fleet.
         clients: An agent on each host.
         program: The program to check; None: none.
-        sink: Takes the events.
     """
 
     def __init__(
         self,
         request: programs.ProgramRequest,
         trial_s: float,
-        record: FleetRecord,
+        fleet: ExistingFleet,
         clients: Sequence[AgentClient],
         program: programs.Program | None,
-        sink: Sink,
     ) -> None:
-        self._request, self._trial_s, self._program = request, trial_s, program
-        self._record, self._clients, self._sink = record, clients, sink
+        self._request, self._trial_s, self._fleet = request, trial_s, fleet
+        self._clients, self._program, self._sink = clients, program, fleet.sink
         self._pythons = {client.host.name: client.host.python for client in clients}
-        self._pending = program.requirements if program else None  # requirements that are not installed yet
         self._choice = Choice()
         self._findings: list[Finding] = []  # why the script fails between several workers
 
     def inspect_hosts(self) -> list[str]:
         """Report the properties of the hosts; return the reasons why a job cannot run there, a sentence each."""
         program = self._program
+        pending = program.requirements if program else None  # requirements that are not installed yet
         if program and self._trial_s > 0:
-            self._pythons = programs.install_for(program, self._record.spec, self._clients, self._sink)
-            self._pending = None
+            self._pythons = programs.install_for(program, self._fleet.record.spec, self._clients, self._sink)
+            pending = None
         outcomes = call_each(
             self._clients,
             lambda client: client.prepare(self._preparation(client, "check", dry_run=True)._replace(entries=[])),
@@ -119,7 +115,6 @@ class _Check:
         problems += comparison.problems
         notes = list(comparison.warnings)
         if program and prepared:
-            pending = self._pending
             locations = {
                 name: location
                 for name, location in program.imports.locations.items()
@@ -138,8 +133,7 @@ class _Check:
             notes += (programs.described(finding) for finding in findings if finding.severity is Severity.WARNING)
         fails = bool(self._findings) and not problems
         reasons = (*problems, *self._errors())
-        fleet = self._record.spec.name
-        self._sink.emit(HostsChecked(fleet, tuple(hosts), reasons, tuple(notes), script_fails=fails))
+        self._sink.emit(HostsChecked(self._fleet.name, tuple(hosts), reasons, tuple(notes), script_fails=fails))
         return problems
 
     def report_findings(self, *, tried: bool) -> list[str]:
@@ -149,7 +143,9 @@ class _Check:
             tried: The script was run on each host alone, and works there.
         """
         for finding in self._findings if tried else ():
-            text = f"it works alone, but not with {len(self._record.hosts)} workers: {programs.described(finding)}"
+            text = (
+                f"it works alone, but not with {len(self._fleet.record.hosts)} workers: {programs.described(finding)}"
+            )
             self._sink.emit(Note(text, Level.WARNING))
         return self._errors()
 
@@ -157,7 +153,7 @@ class _Check:
         return [programs.described(finding) for finding in self._findings if finding.severity is Severity.ERROR]
 
     def _preparation(self, client: AgentClient, job: str, *, dry_run: bool) -> Prepare:
-        host, fleet = client.host, self._record.spec.name
+        host, fleet = client.host, self._fleet.name
         return programs.preparation(self._program, fleet, host, job, self._pythons[host.name], dry_run=dry_run)
 
     def _choose_keras(self, program: programs.Program, prepared: Sequence[Prepared]) -> list[str]:
