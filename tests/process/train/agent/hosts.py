@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from tests.program import PYTHON, find_paths
@@ -89,9 +88,7 @@ class Agent:
     def __enter__(self) -> Agent:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> str:
@@ -279,33 +276,21 @@ def committed(
     command: Sequence[str] = (sys.executable, "task.py"),
     first_port: int = 0,
     addresses: Sequence[str] = (),
-    spares: Sequence[str] = (),
     **fields: object,
 ) -> list[Member]:
     """Prepare and commit a job on all agents, worker-0 on the first."""
-    members = prepared(agents, job, bundle, first_port=first_port, addresses=addresses)
-    for agent, request in zip(agents, commits(job, members, command, spares, **fields), strict=True):
-        agent.commit(request)
-    return members
-
-
-def prepared(
-    agents: Sequence[Agent], job: str, bundle: Bundle, *, first_port: int = 0, addresses: Sequence[str] = ()
-) -> list[Member]:
-    """Prepare a job on all agents, worker-0 on the first."""
-    members = []
+    members, ports = [], {"first_port": first_port} if first_port else {}
     for index, agent in enumerate(agents):
-        ports = {"first_port": first_port} if first_port else {}
         address = addresses[index] if addresses else f"127.0.0.{index + 1}"
         answer = agent.prepare(job, bundle, slot=f"worker-{index}", address=address, **ports)
         assert isinstance(answer, Prepared), answer
         members.append(answer.member)
+    for agent, request in zip(agents, commits(job, members, command, **fields), strict=True):
+        agent.commit(request)
     return members
 
 
-def commits(
-    job: str, members: list[Member], command: Sequence[str], spares: Sequence[str] = (), **fields: object
-) -> Iterator[Commit]:
+def commits(job: str, members: list[Member], command: Sequence[str], **fields: object) -> Iterator[Commit]:
     values: dict[str, object] = {
         "secret": secrets.token_hex(32),
         "command": list(command),
@@ -316,9 +301,7 @@ def commits(
         "link_timeout_s": 3.0,
         **fields,
     }
-    members = [
-        member._replace(task="" if member.slot in spares else member.task or member.slot) for member in members
-    ]
+    members = [member._replace(task=member.task or member.slot) for member in members]
     for member in members:
         yield Commit(job=job, slot=member.slot, members=members, **values)  # type: ignore[arg-type]
 

@@ -20,22 +20,12 @@ from train.agent.supervisor.environment import HostEnvironment, create_host_envi
 SHOW = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.argv[1:]]))"
 
 
-def addresses(family: socket.AddressFamily) -> list[tuple[str, str]]:
-    return [
-        (name, address.address.partition("%")[0])
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-        if address.family is family and not address.address.startswith(("127.", "::1"))
-    ]
-
-
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_interface_of_each_address_of_this_computer(family: socket.AddressFamily) -> None:
-    for name, address in addresses(family):
-        assert interface_of(address) == name.partition(":")[0]
-
-
-def test_the_interface_of_other_addresses() -> None:
+def test_the_interface_of_an_address(family: socket.AddressFamily) -> None:
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in (item.address.partition("%")[0] for item in addresses if item.family is family):
+            if not address.startswith(("127.", "::1")):
+                assert interface_of(address) == name.partition(":")[0]
     assert interface_of("127.0.0.9") == interface_of("::1") == "lo"
     assert interface_of("203.0.113.7") == interface_of("2001:db8::7") == interface_of("host.example") == ""
 

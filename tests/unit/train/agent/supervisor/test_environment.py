@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from train.agent.files.paths import TaskPaths
-from train.agent.protocol.cluster import by_rank
 from train.agent.protocol.records import Member
 from train.agent.supervisor.environment import HostEnvironment, TaskIdentity, task_environment
 
@@ -20,18 +19,15 @@ MEMBERS = [
 
 
 def environment(
-    session: dict[str, str] | None = None, user: dict[str, str] | None = None, task: str = "worker-1"
+    session: dict[str, str] | None = None, user: dict[str, str] | None = None, host: HostEnvironment | None = None
 ) -> dict[str, str]:
     return task_environment(
         session or {},
         user or {},
-        identity=TaskIdentity("tiny", "j1", task, 2, MEMBERS),
-        paths=TaskPaths("/root/jobs/j1/" + task),
+        identity=TaskIdentity("tiny", "j1", "worker-1", 2, MEMBERS),
+        paths=TaskPaths("/root/jobs/j1/worker-1"),
+        host_environment=host or HostEnvironment(),
     )
-
-
-def test_rank_follows_type_and_index() -> None:
-    assert [member.task for member in by_rank(MEMBERS)] == ["chief-0", "worker-0", "worker-1", "ps-0"]
 
 
 def test_all_variables_of_a_task() -> None:
@@ -97,35 +93,23 @@ def test_no_proxy_is_left_alone_without_a_proxy(session: dict[str, str]) -> None
     assert (variables.get("no_proxy"), variables.get("NO_PROXY")) == (session.get("no_proxy"), None)
 
 
-def fitted(
-    host_environment: HostEnvironment, session: dict[str, str], user: dict[str, str] | None = None
-) -> dict[str, str]:
-    return task_environment(
-        session,
-        user or {},
-        identity=TaskIdentity("tiny", "j1", "worker-1", 2, MEMBERS),
-        paths=TaskPaths("/root/jobs/j1/worker-1"),
-        host_environment=host_environment,
-    )
-
-
 def test_the_interpreter_comes_first_on_the_path() -> None:
-    host_environment = HostEnvironment("/venv/bin/python", ("/job/bin", "/venv/bin"))
-    variables = fitted(host_environment, {"PATH": "/usr/bin"})
+    host = HostEnvironment("/venv/bin/python", ("/job/bin", "/venv/bin"))
+    variables = environment({"PATH": "/usr/bin"}, host=host)
     assert (variables["PATH"], variables["RETICULATE_PYTHON"]) == ("/job/bin:/venv/bin:/usr/bin", "/venv/bin/python")
-    assert fitted(host_environment, {})["PATH"] == "/job/bin:/venv/bin:" + os.defpath
-    mine = fitted(host_environment, {"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"})
+    assert environment(host=host)["PATH"] == "/job/bin:/venv/bin:" + os.defpath
+    mine = environment({"PATH": "/usr/bin"}, {"PATH": "/own", "RETICULATE_PYTHON": "/r"}, host)
     assert (mine["PATH"], mine["RETICULATE_PYTHON"]) == ("/own", "/r")
 
 
 def test_nccl_gets_the_interface_if_there_are_gpus() -> None:
-    assert not [name for name in fitted(HostEnvironment(interface="ens4"), {}) if name.startswith("NCCL")]
-    variables = fitted(HostEnvironment(interface="ens4", gpus=1), {})
-    assert (variables["NCCL_SOCKET_IFNAME"], variables["NCCL_DEBUG"]) == ("=ens4", "WARN")
-    unknown = fitted(HostEnvironment(gpus=1), {})
-    assert "NCCL_SOCKET_IFNAME" not in unknown
-    assert unknown["NCCL_DEBUG"] == "WARN"
+    with_gpu = HostEnvironment(interface="ens4", gpus=1)
     given = {"NCCL_SOCKET_IFNAME": "^lo", "NCCL_DEBUG": "INFO"}
-    for session, user in ((given, {}), ({}, given)):
-        kept = fitted(HostEnvironment(interface="ens4", gpus=1), session, user)
-        assert {name: kept[name] for name in given} == given
+    for variables, expected in (
+        (environment(host=HostEnvironment(interface="ens4")), {}),
+        (environment(host=with_gpu), {"NCCL_SOCKET_IFNAME": "=ens4", "NCCL_DEBUG": "WARN"}),
+        (environment(host=HostEnvironment(gpus=1)), {"NCCL_DEBUG": "WARN"}),
+        (environment(given, host=with_gpu), given),
+        (environment(user=given, host=with_gpu), given),
+    ):
+        assert {name: value for name, value in variables.items() if name.startswith("NCCL")} == expected
