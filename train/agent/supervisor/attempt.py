@@ -213,7 +213,6 @@ class Attempt:
             inspection = inspection._replace(slot=self._commit.slot, task=self._task, attempt=self.number)
             inspection = inspection._replace(at=self._start.now())
             self.record(inspection)
-            self._control.wake()
             self._report_event(reconciler.TaskInspected(self.number, number, inspection))
 
         self.task.inspect(report)
@@ -236,8 +235,9 @@ class Attempt:
             self._gpu_pid = 0
 
     def record(self, record: Record) -> None:
-        """Append a record to the journal."""
+        """Append a record to the journal, and notify followers."""
         self._store("records", lambda: self.journal.write_record(record))
+        self._control.wake()
 
     def _store(self, name: str, write: Callable[[], None]) -> bool:
         try:
@@ -342,7 +342,6 @@ class Attempt:
             **more,
         )
         self.record(state)
-        self._control.wake()
 
     @property
     def _reason(self) -> Reason:

@@ -160,17 +160,10 @@ class Supervisor:
 
     def _begin_job(self) -> None:
         commit, start = self._commit, self._start
-        terms = JobTerms(
-            commit.job,
-            self._slots,
-            commit.policy,
-            commit.grace_s,
-            commit.join_timeout_s,
-            commit.link_timeout_s,
-            (commit.resume.attempt, commit.resume.number) if commit.resume is not None else None,
-            tuple(commit.joinable),
-            queued=bool(commit.after) and not commit.join,
-        )
+        resume = (commit.resume.attempt, commit.resume.number) if commit.resume is not None else None
+        times = (commit.grace_s, commit.join_timeout_s, commit.link_timeout_s)
+        terms = JobTerms(commit.job, self._slots, commit.policy, *times, resume, tuple(commit.joinable))
+        terms = terms._replace(queued=bool(commit.after) and not commit.join)
         now = time.monotonic()
         if self._last is not None:
             self._record_lost_task(self._last.attempt)
@@ -312,8 +305,9 @@ class Supervisor:
         restoring = self._restoring
         if restoring is not None and news.restored is not None and news.restored.snapshot == restoring.snapshot:
             self._restoring, snapshot = None, restoring.snapshot
-            number = f"{snapshot.number} of attempt {snapshot.attempt}" if snapshot is not None else ""
-            name = news.checkpoint or number if snapshot is not None else ""  # as users know it
+            name = ""  # of the checkpoint, as users know it
+            if snapshot is not None:
+                name = news.checkpoint or f"{snapshot.number} of attempt {snapshot.attempt}"
             self._feed(reconciler.CheckpointRestored(restoring.attempt, news.restored.error, name))
         if news.ended:
             self._restart_replicator()
@@ -439,7 +433,6 @@ class Supervisor:
             self._new_attempt(number)
         if self._attempt is not None:
             self._attempt.record(record)
-            self._control.wake()
 
     def _record_attempt_end(self, action: reconciler.ReportAttemptEnd) -> None:
         self._killed = False  # only the task that a stop ends counts

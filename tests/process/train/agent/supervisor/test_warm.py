@@ -56,7 +56,9 @@ def prepare(agent: Agent) -> None:
     assert eventually(lambda: start_of(run(agent, f"job-{next(number)}", IMPORT)) == "")
 
 
-def test_a_forked_task_runs_the_script_as_a_new_process_does(agent: Agent) -> None:
+def test_a_forked_task_runs_the_script_as_a_new_process_does_unless_modules_or_packages_changed(
+    agent: Agent, tmp_path: Path
+) -> None:
     prepare(agent)
     for name, script, command in (
         ("script", STATE, ("task.py", "a", "b")),
@@ -72,30 +74,26 @@ def test_a_forked_task_runs_the_script_as_a_new_process_does(agent: Agent) -> No
         assert start_of(forked) == ""
         assert forked.exit == expected.exit
         assert forked.log == expected.log.replace(b"imported\n", b"", 1).replace(b"cold-", b"warm-"), name
-
-
-@pytest.mark.parametrize(
-    ("script", "fields", "reason"),
-    [
-        (IMPORT, {"secret_env": {"KEY": "s"}}, "the job has secrets"),
-        ("import os\nos.umask(0)\nimport tensorflow", {}, "does not import tensorflow, tf_keras, or keras before"),
-        ("import tensorflow\nimport torch", {}, "the script imports torch"),
-        ("import tensorflow, (", {}, "the script cannot be parsed"),
-        (IMPORT, {"command": ("-c", "print(1)")}, "does not run a script with the fleet's interpreter"),
-    ],
-)
-def test_a_new_process_has_a_reason(agent: Agent, script: str, fields: dict[str, Any], reason: str) -> None:
-    assert reason in (start_of(run(agent, "cold", script, **fields)) or "")
-
-
-def test_changed_packages_and_modules_of_the_script_are_imported_again(agent: Agent, tmp_path: Path) -> None:
-    prepare(agent)
+    kills_parent = run(agent, "killed", IMPORT + "import time\nos.kill(os.getppid(), 9)\ntime.sleep(60)")
+    assert kills_parent.exit == Exit(signal=signal.SIGKILL)
     bundle = Bundle(IMPORT)
     bundle.add("json.py", b"")
     committed([agent], "shadow", bundle, command=[sys.executable, "task.py"], warm=True)
     assert start_of(follow(agent, Follow("shadow", "worker-0"))) == "the script's directory has a module json"
     (tmp_path / "site" / "new.py").touch()
     assert start_of(run(agent, "changed", IMPORT)) == "the installed packages have changed"
+
+
+def test_a_new_process_has_a_reason(agent: Agent) -> None:
+    reasons: list[tuple[str, dict[str, Any], str]] = [
+        (IMPORT, {"secret_env": {"KEY": "s"}}, "the job has secrets"),
+        ("import os\nos.umask(0)\nimport tensorflow", {}, "does not import tensorflow, tf_keras, or keras before"),
+        ("import tensorflow\nimport torch", {}, "the script imports torch"),
+        ("import tensorflow, (", {}, "the script cannot be parsed"),
+        (IMPORT, {"command": ("-c", "print(1)")}, "does not run a script with the fleet's interpreter"),
+    ]
+    for number, (script, fields, reason) in enumerate(reasons):
+        assert reason in (start_of(run(agent, f"cold-{number}", script, **fields)) or "")
 
 
 def test_a_forked_task_is_stopped_with_its_children_and_leaves_nothing(agent: Agent) -> None:
@@ -115,9 +113,3 @@ def test_a_forked_task_is_stopped_with_its_children_and_leaves_nothing(agent: Ag
     agent.send(Release(grace_s=0.0))
     agent.expect(Released)
     assert eventually(lambda: not any(is_marked(pid, str(agent.root / "warm")) for pid in list_processes()))
-
-
-def test_a_forked_task_ends_with_the_process_that_has_forked_it(agent: Agent) -> None:
-    prepare(agent)
-    story = run(agent, "killed", IMPORT + "import time\nos.kill(os.getppid(), 9)\ntime.sleep(60)")
-    assert story.exit == Exit(signal=signal.SIGKILL)
