@@ -70,8 +70,6 @@ IDLE_TIMEOUT = "fleet-idle-timeout"
 IDLE_TIMEOUT_MIN_S = 300
 POWER_OFF_S = 600
 """Shortest time between the power-off of instances, or the end of their jobs, and their deletion."""
-COMPUTE = "https://www.googleapis.com/auth/compute"
-"""Scope with which the service account of an instance may start others, if a role allows it."""
 SCHEME = "gs://"
 
 _general = partial(option, group=GENERAL)

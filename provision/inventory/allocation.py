@@ -100,7 +100,7 @@ def read_allocation(inventory: str, environ: Mapping[str, str] = os.environ) -> 
                 cause=error.strerror or "" if isinstance(error, OSError) else "it is not text",
                 hint="run fleet on the first node of the job, where PBS starts its script",
             ) from error
-    return Inventory(path, "plain", read_plain("\n".join(names), path))
+    return Inventory(path, read_plain("\n".join(names), path))
 
 
 def expand_nodelist(expression: str) -> tuple[str, ...]:

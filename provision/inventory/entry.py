@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 import reprlib
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from provision.bounds import check_text
 from provision.inventory.files import InventoryError
@@ -54,9 +52,6 @@ class Entry:
         options: Options for ssh, such as port, user, and keys, valid in every working directory.
         python: Interpreter for the user's script; empty: detected on the host.
         private_address: Address at which the other hosts reach it; empty: the host reports it.
-        groups: Groups that contain it, directly or not, by name; without ``all``.
-        variables: All variables of the host; some may be the user's. Templates are text, and an encrypted value is
-            a mapping with the key ``__ansible_vault``.
         location: File and line that name it first.
     """
 
@@ -65,8 +60,6 @@ class Entry:
     options: tuple[str, ...] = ()
     python: str = ""
     private_address: str = ""
-    groups: tuple[str, ...] = ()
-    variables: Mapping[str, Any] = field(default_factory=dict)
     location: str = ""
 
     @property
@@ -76,7 +69,7 @@ class Entry:
         return [shlex.split(word.partition("=")[2])[0] for word in words if word.startswith("identityfile=")]
 
 
-def entry(name: str, settings: Settings, groups: tuple[str, ...], location: str) -> Entry:
+def entry(name: str, settings: Settings, location: str) -> Entry:
     """Return the host `name` with these variables.
 
     Raises:
@@ -102,8 +95,6 @@ def entry(name: str, settings: Settings, groups: tuple[str, ...], location: str)
         options=tuple(host.options()),
         python="" if python in _DISCOVERED else python,
         private_address=private_address,
-        groups=groups,
-        variables={variable: setting.value for variable, setting in settings.items()},
         location=location,
     )
 

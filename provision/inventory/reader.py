@@ -18,7 +18,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from provision.bounds import CpuLimitError, limit_cpu
 from provision.directories import make_directory
@@ -28,8 +27,6 @@ from provision.inventory.groups import Groups, Settings
 from provision.inventory.ini import is_plain, read_ini, read_plain
 from provision.inventory.limits import select
 from provision.inventory.yaml import read_variables, read_yaml
-
-Kind = Literal["ini", "yaml", "plain"]
 
 CONVERT_S = 120.0
 """Longest time that the conversion by Ansible takes; plugins ask clouds."""
@@ -47,7 +44,6 @@ class Inventory:
 
     Args:
         path: The file.
-        kind: Form of the file.
         content: Hosts and groups of the file.
 
     Attributes:
@@ -55,25 +51,15 @@ class Inventory:
         groups: Names of the hosts of each group, in their order.
     """
 
-    def __init__(self, path: Path, kind: Kind, content: Groups) -> None:
+    def __init__(self, path: Path, content: Groups) -> None:
         self.path = path
-        self.kind: Kind = kind
         self.groups: Mapping[str, tuple[str, ...]] = {name: tuple(content.members(name)) for name in content}
         self.names = self.groups["all"]
         self._content = content
         self._order = [(name, frozenset(self.groups[name])) for name in content.by_precedence()]
         self._of_files = functools.cache(_variables_of_files)
 
-    @property
-    def hosts(self) -> tuple[Entry, ...]:
-        """Return all hosts, in their order.
-
-        Raises:
-            InventoryError: it has no hosts, or the route to a host is not supported.
-        """
-        return self.select("")
-
-    def select(self, limit: str) -> tuple[Entry, ...]:
+    def select(self, limit: str = "") -> tuple[Entry, ...]:
         """Return the hosts that a limit names, in the order of the inventory.
 
         Args:
@@ -82,9 +68,17 @@ class Inventory:
         Raises:
             InventoryError: it names no hosts, or the route to a host is not supported.
         """
-        return tuple(self._entry(name) for name in select(self._content, limit))
+        names = select(self._content, limit)
+        return tuple(entry(name, self.variables(name), self._content.locations[name]) for name in names)
 
-    def _entry(self, name: str) -> Entry:
+    def variables(self, name: str) -> Settings:
+        """Return the variables of a host; some may be the user's.
+
+        Templates are text, and an encrypted value is a mapping with the key ``__ansible_vault``.
+
+        Raises:
+            InventoryError: a file of variables is malformed.
+        """
         containing = [group for group, members in self._order if name in members]
         settings: Settings = {}
         for group in containing:
@@ -92,9 +86,7 @@ class Inventory:
         for group in containing:
             settings |= self._of_files(self.path.parent / "group_vars", group)
         settings |= self._content.hosts[name]
-        settings |= self._of_files(self.path.parent / "host_vars", name)
-        groups = tuple(sorted(group for group in containing if group != "all"))
-        return entry(name, settings, groups, self._content.locations[name])
+        return settings | self._of_files(self.path.parent / "host_vars", name)
 
 
 def _variables_of_files(directory: Path, name: str) -> Settings:
@@ -139,10 +131,10 @@ def read_inventory(path: Path) -> Inventory:
     try:
         with limit_cpu(_READ_S):
             if suffix in _SUFFIXES[1:] or (not suffix and _YAML_START.match(text)):
-                return Inventory(path, "yaml", read_yaml(text, path))
+                return Inventory(path, read_yaml(text, path))
             if is_plain(text):
-                return Inventory(path, "plain", read_plain(text, path))
-            return Inventory(path, "ini", read_ini(text, path))
+                return Inventory(path, read_plain(text, path))
+            return Inventory(path, read_ini(text, path))
     except CpuLimitError as error:
         raise InventoryError(f"cannot be read: {error}", str(path)) from None
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.inventory import export, read_inventory
+from provision.inventory.export import export
+from provision.inventory.reader import read_inventory
 from provision.model import Host
 from provision.ssh_config.arguments import quoted_path
 from tests.unit.provision.inventory.record import ansible_hosts, ansible_list, find_tool, ssh_options
@@ -149,7 +150,7 @@ def test_any_path_survives_the_export(
     host = Host("worker-0", "10.0.0.1", 22, "fleet", "ssh-ed25519 AAAA", "alias", "10.0.0.1", proxy=tuple(proxy))
     path = tmp_path_factory.mktemp("export") / "hosts.ini"
     path.write_text(export("demo", [host], key, known_hosts, "ansible"), encoding="utf-8")
-    (entry,) = read_inventory(path).hosts
+    (entry,) = read_inventory(path).select()
     values = dict(word.split("=", 1) for word in entry.options if "=" in word)
     assert [key.replace("%%", "%") for key in entry.keys] == [str(key)]
     assert values["userknownhostsfile"] == quoted_path(str(known_hosts))

@@ -89,7 +89,7 @@ def test_inventories_and_their_files_of_variables_are_checked(tmp_path: Path, na
     inventory.write_text("h1 x=1\n")
     changed.parent.mkdir(exist_ok=True)
     changed.write_text(changed.read_text() if changed.exists() else "x: 2\n")
-    assert read_inventory(inventory).hosts
+    assert read_inventory(inventory).select()
     changed.chmod(0o666)
     with pytest.raises(ProviderError, match="other users may write to the file"):
-        _ = read_inventory(inventory).hosts
+        read_inventory(inventory).select()
