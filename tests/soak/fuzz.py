@@ -7,11 +7,10 @@ import itertools
 import json
 import resource
 import socket
-import subprocess
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import sha256
 from io import BytesIO
@@ -49,14 +48,6 @@ from train.rendezvous.tcp import join_tcp
 
 GROWTH_MAX = 192 << 20  # bytes that a process may grow by
 _SECRET = b"s" * 32
-_RANK_0 = """
-import sys
-from train.rendezvous.contract import Participants
-from train.rendezvous.tcp import join_tcp
-meeting = join_tcp("127.0.0.1", int(sys.argv[1]), Participants(0, 2), "secret", 300)
-print(meeting.gather("hello", {}, 60), flush=True)
-meeting.close()
-"""
 
 # --- functions that parse -----------------------------------------------------------------------------------------
 
@@ -204,45 +195,27 @@ def fuzz_links(mangler: Mangler, rounds: int) -> None:
 
 
 def fuzz_rendezvous(mangler: Mangler, rounds: int) -> None:
-    """Send damaged lines to rank 0 of a rendezvous in another process; check that a participant then joins."""
-    with reserved_port() as port, _program(_RANK_0, port) as process:
+    """Send damaged lines to rank 0 of a rendezvous; check that a participant then joins."""
+    with reserved_port() as port, ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as held:
+        first = pool.submit(join_tcp, "127.0.0.1", port, Participants(0, 2), "secret", 300)
         wait_for("rank 0", lambda: _is_open(port))
-        held = []
         for number in range(rounds):
             stranger = _say(mangler, port, _hello("rendezvous", 0, "1"))
             if number % 4:
                 stranger.close()
             else:
-                held.append(stranger)
-        memory = _memory(process.pid)
-        meeting = join_tcp("127.0.0.1", port, Participants(1, 2), "secret", 60)
-        assert meeting.gather("hello", {}, 60) == [{}, {}]
-        meeting.close()
-        assert process.wait(60) == 0
-        for connection in held:
-            connection.close()
-        assert memory < GROWTH_MAX, f"{memory} bytes"
+                held.enter_context(stranger)
+        second = join_tcp("127.0.0.1", port, Participants(1, 2), "secret", 60)
+        values = pool.submit(first.result().gather, "hello", {}, 60)
+        assert second.gather("hello", {}, 60) == values.result() == [{}, {}]
+        first.result().close()
+        second.close()
 
 
 def _is_open(port: int) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
-
-
-def _memory(pid: int) -> int:
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-@contextlib.contextmanager
-def _program(text: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", text, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 # --- the campaign -------------------------------------------------------------------------------------------------
