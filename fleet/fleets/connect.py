@@ -25,13 +25,6 @@ from train.agent.protocol.records import RESTARTING, Bootstrap, Bootstrapped, Bo
 
 _VERB = "make the hosts ready"
 
-_Machine = tuple[str, str]
-
-
-def needs_preparation(spec: FleetSpec) -> bool:
-    """Return whether agents prepare the hosts: they wait for root's scripts, install packages, or check GPUs."""
-    return bool(spec.packages or spec.options.gpus or spec.options.root_scripts)
-
 
 def ready(
     spec: FleetSpec, hosts: Sequence[Host], key: Path, sink: Sink, *, created: Collection[str] = ()
@@ -44,7 +37,7 @@ def ready(
         spec: Scripts, packages, and GPUs of each host.
         hosts: The hosts from their provider, each with the interpreter that creates environments.
         key: The fleet's private key.
-        sink: Takes BootstrapProgress.
+        sink: Takes the progress.
         created: Hosts that this command created; on others, scripts that failed run again.
 
     Returns:
@@ -53,7 +46,9 @@ def ready(
     Raises:
         FleetError: a host cannot be reached or prepared; the error names all of these hosts.
     """
-    if not needs_preparation(spec):
+    if not (spec.packages or spec.options.gpus or spec.options.root_scripts):
+        for host in hosts if spec.options.remote else ():
+            sink.emit(InstanceChanged(host.name, "ready", done=True))
         return list(hosts)
     restarting: list[str] = []
     with open_agents(hosts, key) as clients:
@@ -125,19 +120,14 @@ def install(
         sink.emit(BootstrapProgress(host.name, "ready", summary(answer), done=True))
         return answer
 
-    first: dict[_Machine, AgentClient] = {}
-    for client in clients:
-        first.setdefault(_machine(client.host), client)  # slots of a machine share its environments
-    others = [client for client in clients if client not in first.values()]
+    machines = {
+        (client.host.key_alias, client.host.shared or client.host.root): client for client in reversed(clients)
+    }
+    first = [client for client in clients if client in machines.values()]  # slots of a machine share its environments
     answers: dict[str, Bootstrapped] = {}
-    for some in filter(None, ([*first.values()], others)):
+    for some in (first, [client for client in clients if client not in first]):
         answers |= {c.host.name: answer for c, answer in zip(some, call_all(some, prepare, _VERB), strict=True)}
     return [answers[client.host.name] for client in clients]
-
-
-def _machine(host: Host) -> _Machine:
-    """Return a value that is equal for the slots of a machine."""
-    return host.key_alias, host.shared or host.root
 
 
 def summary(answer: Bootstrapped) -> str:
@@ -228,9 +218,9 @@ def reach(
     def connect() -> None:
         asked = [host for name, host in waiting.items() if name not in alike]
         with opened(asked, directory.key, sink=None if spec.options.rents else sink) as outcomes:
-            for outcome in outcomes:
-                if outcome.value is not None:
-                    record(_add_address(outcome.host, outcome.value))
+            for host, agent in ((outcome.host, outcome.value) for outcome in outcomes):
+                if agent is not None:  # the provider names the address for the other hosts, otherwise its agent
+                    record(replace(host, private_address=host.private_address or agent.hello.address or host.address))
             if wait_s and any(isinstance(outcome.error, WrongHostError) for outcome in outcomes):
                 provider.forget_host_keys()
                 waiting.update({host.name: host for host in list_hosts() if host.name in waiting})
@@ -240,22 +230,9 @@ def reach(
 
     _retry_until(connect, wait_s, services)
     listed = [reached[host.name] for host in hosts]
-    hosts = ready(spec, listed, directory.key, sink, created=created) or reach(
+    return ready(spec, listed, directory.key, sink, created=created) or reach(
         spec, instances, provider, directory, services, sink, created=created
     )
-    _report_ready(spec, hosts, sink)
-    return hosts
-
-
-def _report_ready(spec: FleetSpec, hosts: Sequence[Host], sink: Sink) -> None:
-    if spec.options.remote and not needs_preparation(spec):  # otherwise it was reported by the agents
-        for host in hosts:
-            sink.emit(InstanceChanged(host.name, "ready", done=True))
-
-
-def _add_address(host: Host, agent: AgentClient) -> Host:
-    """Return `host` with an address for the other hosts: from the provider, otherwise as its agent reports."""
-    return host if host.private_address else replace(host, private_address=agent.hello.address or host.address)
 
 
 def _retry_until(action: Callable[[], T], wait_s: float, services: Services) -> T:

@@ -313,10 +313,7 @@ def _log_in(
     fabric.client.get_host_keys().add(name, pinned.get_name(), pinned)
 
     def explain(error: Exception) -> FleetError:
-        if host.is_users and is_refused(error):
-            return keys.refused()
-        output = "" if isinstance(error, paramiko.BadHostKeyException) else _last_line(stderr)
-        return _proxy_failed(host, output) if output else translate(host, error)
+        return keys.refused() if host.is_users and is_refused(error) else _explained(host, stderr, error)
 
     stack.callback(_close, fabric.client, guard)
     with contextlib.closing(keys), limited(host, guard.sever, timeout_s, _SETTING_UP, explain):
@@ -435,6 +432,11 @@ def _last_line(stderr: IO[bytes] | None) -> str:
     return last_line("\n".join(errors) or text)
 
 
+def _explained(host: Host, stderr: IO[bytes] | None, error: Exception, doing: str = "") -> FleetError:
+    output = "" if isinstance(error, paramiko.BadHostKeyException) else _last_line(stderr)
+    return _proxy_failed(host, output) if output else translate(host, error, doing)
+
+
 def _proxy_failed(host: Host, output: str) -> UnreachableError:
     """Return the error of a program that does not carry the connection to `host`, with its last output."""
     by_hand = [word for word in host.proxy if word not in ("-o", "BatchMode=yes")]
@@ -463,15 +465,10 @@ def fetch_host_key(host: Host, *, timeout_s: float = 20.0) -> str:
         UsageError: what runs on this computer for it has changed since the user accepted it.
     """
     doing = "showing its host key"
-
-    def explain(error: Exception) -> FleetError:
-        output = _last_line(stderr)
-        return _proxy_failed(host, output) if output else translate(host, error, doing)
-
     with contextlib.ExitStack() as stack:
         guard, stderr = _reach(stack, host, timeout_s, WINDOW)
         stack.callback(guard.sever)
-        with limited(host, guard.sever, timeout_s, doing, explain):
+        with limited(host, guard.sever, timeout_s, doing, lambda error: _explained(host, stderr, error, doing)):
             transport = paramiko.Transport(guard)
             stack.callback(transport.join, timeout_s)
             stack.callback(transport.close)
