@@ -57,6 +57,7 @@ class LogLines:
         style: LogStyle,
         *,
         align: bool = False,
+        window_s: float = WINDOW_S,
     ) -> None:
         """Write nothing before the first output.
 
@@ -65,13 +66,15 @@ class LogLines:
             lock: Is held when a method is called; a timer takes it, too.
             style: The way in which lines are shown.
             align: All prefixes have the same width.
+            window_s: Time in which all tasks print the same line.
         """
         self._write = write
         self._lock = lock
         self._style = style
         self._align = align
         self._timer: threading.Timer | None = None
-        self._repeats = Repeats()
+        self._window_s = window_s
+        self._repeats = Repeats(window_s)
         self._at = 0.0  # the newest time of output
         self._attempt, self._tasks = 0, set[str]()  # that print the same lines in this attempt
         self._unfinished: dict[str, tuple[int, bytes]] = {}  # attempt and unfinished line of each task
@@ -143,7 +146,7 @@ class LogLines:
         texts = data.decode("utf-8", "surrogateescape").split("\n")[:-1]
         self._write_folded(self._repeats.add([(task, text) for text in texts], self._tasks, self._at))
         if self._repeats.is_waiting and self._timer is None:
-            self._timer = threading.Timer(WINDOW_S, self._end_wait)
+            self._timer = threading.Timer(self._window_s, self._end_wait)
             self._timer.daemon = True
             self._timer.start()
 

@@ -19,6 +19,7 @@ from fleet.console.formatting import paint, read_size, wrap_text
 from fleet.console.frame import make_frame
 from fleet.console.lines import LogLines, LogStyle
 from fleet.console.messages import Reporter
+from fleet.console.prefix import WINDOW_S
 from fleet.console.reports import format_report
 from fleet.console.tables import make_console
 from fleet.console.view import View
@@ -86,7 +87,8 @@ class LiveSink:
         self._lock = threading.RLock()  # guards what follows
         self._view = View()
         self._reporter = Reporter()
-        self._log = LogLines(self._add_lines, self._lock, style, align=True)
+        window_s = WINDOW_S + _FRAME_S  # output of another host may arrive with the next frame
+        self._log = LogLines(self._add_lines, self._lock, style, align=True, window_s=window_s)
         self._lines: deque[str] = deque(maxlen=_LINES_MAX)  # that wait for the next frame
         self._count = 0  # of the lines that waited
         self._messages: list[tuple[int, str]] = []  # each with the number of lines before it

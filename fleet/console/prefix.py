@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fleet.console.formatting import choose_color, paint
 
-WINDOW_S = 0.8  # in which all tasks print the same line; output of another host may arrive with the next frame
+WINDOW_S = 0.3  # in which all tasks print the same line
 WAITING_MAX = 500  # lines
 _DURATION = re.compile(r"\b\d+(?:\.\d+)?(?:us|ms|s)(?:/(?:step|epoch|sample))?(?![\w.])")  # as Keras prints them
 
@@ -46,7 +46,9 @@ class Repeats:
     each task keep their order. Lines that fewer tasks print are passed on unchanged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        """Hold nothing yet; `window_s`: time in which all tasks print the same line."""
+        self._window_s = window_s
         self._entries: list[_Entry] = []
 
     @property
@@ -71,7 +73,7 @@ class Repeats:
         due = len(self._entries) - WAITING_MAX if len(tasks) > 1 else len(self._entries)
         count = 0
         for entry in self._entries:
-            if count >= due and now - entry.at < WINDOW_S and not _is_complete(entry, tasks):
+            if count >= due and now - entry.at < self._window_s and not _is_complete(entry, tasks):
                 break
             count += 1
         return self._take(count, tasks)
