@@ -16,7 +16,7 @@ from train.agent.host.processes import Stat, descendants, list_processes
 from train.agent.protocol.records import HangInspection
 from train.agent.protocol.wording import endpoint
 
-MOST_SOCKETS = 64
+_MOST_SOCKETS = 64
 _STATES = {
     1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2", 6: "TIME_WAIT", 7: "CLOSE",
     8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV",
@@ -88,7 +88,7 @@ def inspect_process(pid: int, stacks: str, before: Optional[Stat], seconds: floa
     connected = [each for each in connections(pid, {pid} | descendants(pid, table)) if each.state != LISTEN]
     return inspection._replace(
         state=stat.state,
-        sockets=[str(connection) for connection in connected[:MOST_SOCKETS]],
+        sockets=[str(connection) for connection in connected[:_MOST_SOCKETS]],
         kernel=_describe_kernel(stat, before.ticks if before else 0, seconds),
     )
 

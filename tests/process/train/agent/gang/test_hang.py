@@ -15,7 +15,7 @@ import pytest
 from tests.process.train.agent.processes import HeldProcess, hook_in, process, script_in
 from train.agent.gang.hang import TcpConnection, describe_hang, read_connection
 from train.agent.protocol.records import HangInspection, Member
-from train.agent.supervisor.inspection import MOST_SOCKETS, connections
+from train.agent.supervisor.inspection import connections
 
 HANGS = Path(__file__).parent / "hangs"
 Gang = tuple[dict[str, HangInspection], list[Member]]
@@ -180,4 +180,3 @@ def test_what_is_not_read_counts_and_stuck_ones_come_first() -> None:
     assert listed[0].unread == 100
     assert any(item.local.startswith("[::1]:") for item in listed)
     assert len(listed) >= 7
-    assert MOST_SOCKETS == 64
