@@ -149,8 +149,7 @@ class Api:
         cloud.governance.check_call(discovery(service).host, cloud.project)
         for project, permission in SERVICES[service](cloud, call):
             if caller is not None and service == "compute.v1":
-                cloud.governance.check_service_account(caller, permission, project)
-                continue
+                raise Refusal(403, "forbidden", "The emulator lets no instance call Compute Engine.")
             self.needed.add(permission if project == cloud.project else f"{project}:{permission}")
             if not cloud.denied.isdisjoint((permission, f"{project}:{permission}")):
                 raise refusal("403-forbidden", permission=permission, path=f"projects/{project}")

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from tests.emulator.catalog import (
@@ -94,12 +93,6 @@ class Blueprint:
     def run_s(self) -> float:
         """Return its time limit in seconds; 0: none."""
         return float(self.scheduling.get("maxRunDuration", {}).get("seconds", 0))
-
-    @property
-    def ends_at(self) -> float:
-        """Return the time at which it ends, in seconds since the epoch; 0: none."""
-        text = self.scheduling.get("terminationTime", "")
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
 
     @property
     def needs_gvnic(self) -> bool:
@@ -222,7 +215,6 @@ def draw(project: str, zone: str, name: str, given: Json, find_image: FindImage,
         reservation=_reservation(given, model),
     )
     _disks(blueprint, given.get("disks", []), find_image)
-    check_stop_action(scheduling, blueprint.local_ssds)
     return blueprint
 
 
@@ -299,20 +291,24 @@ def complete_scheduling(given: Json) -> Json:
     scheduling = {"provisioningModel": STANDARD, **defaults, **given, "preemptible": spot}
     model, is_kept = scheduling["provisioningModel"], scheduling["onHostMaintenance"] != "TERMINATE"
     is_kept |= scheduling["automaticRestart"]
-    limit, end = scheduling.get("maxRunDuration"), scheduling.get("terminationTime")
+    limit = scheduling.get("maxRunDuration")
     seconds, has_action = int((limit or {}).get("seconds", 0)), "instanceTerminationAction" in scheduling
     is_queued, is_bound = model == FLEX_START, model == RESERVATION_BOUND
-    has_limit, has_end = limit is not None, end is not None
+    has_limit, action = limit is not None, scheduling.get("instanceTerminationAction", "DELETE")
+    unknown = [name for name in ("terminationTime", "onInstanceStopAction") if name in scheduling]
     refuse(
         (spot and is_kept, "preemptible must be false when AutomaticRestart is true or it may migrate."),
-        (has_limit and has_end, "Scheduling must not have both maxRunDuration and terminationTime."),
         (
-            (has_limit or has_end or is_bound) and not has_action,
+            unknown or action != "DELETE",
+            f"The emulator only knows the deletion after a run time, not {unknown or action}.",
+        ),
+        (
+            (has_limit or is_bound) and not has_action,
             "Scheduling must have instanceTerminationAction set with a run time or a reservation.",
         ),
         (has_limit and not 30 <= seconds <= 120 * 24 * 3600, "maxRunDuration must be from 30 seconds to 120 days."),
         (
-            has_action and not (has_limit or has_end or spot) and model == STANDARD,
+            has_action and not (has_limit or spot) and model == STANDARD,
             "instanceTerminationAction is only for Spot VMs and VMs with a limited run time.",
         ),
         (is_queued and is_kept, "Flex-start VMs must neither restart automatically nor migrate."),
@@ -395,21 +391,6 @@ def _check_local_ssds(machine_type: MachineType, scratch: list[Json]) -> None:
         )
     text = f"Number of local SSDs for an instance of type {machine_type.name} should be one of {list(allowed)}"
     refuse((len(scratch) not in allowed, f"{text}, while [{len(scratch)}] is requested."))
-
-
-def check_stop_action(scheduling: Json, local_ssds: int) -> None:
-    """Raise Refusal if a stop at the end of the lifetime would have to keep Local SSDs, or has none to discard.
-
-    Source: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create
-    (``--discard-local-ssds-at-termination-timestamp``).
-    """
-    discards = bool(scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd"))
-    has_end = any(scheduling.get(key) for key in ("maxRunDuration", "terminationTime"))
-    stops = scheduling.get("instanceTerminationAction") == "STOP" and has_end
-    refuse(
-        (stops and local_ssds and not discards, "Stopping instances with Local SSDs requires discardLocalSsd."),
-        (discards and not (stops and local_ssds), "discardLocalSsd is only for stopped instances with Local SSDs."),
-    )
 
 
 def _new_disk(blueprint: Blueprint, disk: Json, index: int, image: Image) -> Json:

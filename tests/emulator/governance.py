@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.emulator.messages import Refusal, refusal
+from tests.emulator.messages import refusal
 
 Json = dict[str, Any]
 COMPUTE = "compute.googleapis.com"
@@ -26,10 +26,6 @@ SCOPES = "https://www.googleapis.com/auth/"
 _PREFIX = "ya29."
 _OBJECTS = [f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")]
 ROLES: dict[str, list[str]] = {
-    "roles/compute.viewer": ["compute.instances.get", "compute.instances.list"],
-    "roles/compute.instanceAdmin.v1": [
-        f"compute.instances.{verb}" for verb in ("delete", "get", "list", "start", "stop")
-    ],
     "roles/storage.objectUser": _OBJECTS,
     "roles/storage.objectViewer": ["storage.objects.get", "storage.objects.list"],
     "roles/storage.legacyBucketReader": ["storage.buckets.get", "storage.objects.list"],
@@ -93,7 +89,6 @@ class Governance:
         disabled: Hosts of the APIs that the project has not enabled.
         policies: Effective policies by constraint, each as the `spec` of a Policy; others have the default.
         service_accounts: Whether each service account is enabled, by its e-mail address.
-        roles: Permissions of roles, by their names.
         members: Who has each role on the project.
     """
 
@@ -103,7 +98,6 @@ class Governance:
     disabled: set[str] = field(default_factory=set)
     policies: dict[str, Json] = field(default_factory=dict)
     service_accounts: dict[str, bool] = field(default_factory=lambda: {DEFAULT_ACCOUNT: True})
-    roles: dict[str, list[str]] = field(default_factory=lambda: {name: [*names] for name, names in ROLES.items()})
     members: dict[str, set[str]] = field(default_factory=lambda: {"roles/owner": {f"user:{EMAIL}"}})
 
     @property
@@ -115,7 +109,7 @@ class Governance:
         """Return what the roles of a service account allow, on the project and in other `policies`."""
         bindings = [binding for policy in (self.members, *policies) for binding in policy.items()]
         member = f"serviceAccount:{email}"
-        return {name for role, members in bindings if member in members for name in self.roles.get(role, ())}
+        return {name for role, members in bindings if member in members for name in ROLES.get(role, ())}
 
     def check_call(self, host: str, project: str) -> None:
         """Raise Refusal if an API is not enabled, or needs a billing account."""
@@ -124,13 +118,6 @@ class Governance:
             raise refusal("403-disabled", project=project, service=host, title=title)
         if host == COMPUTE and not self.is_billed:
             raise refusal("403-billing", project=project, service=host)
-
-    def check_service_account(self, caller: Identity, permission: str, project: str) -> None:
-        """Raise Refusal unless the scopes and roles of a service account allow a call of Compute Engine."""
-        if not caller.may("cloud-platform", "compute"):
-            raise Refusal(403, "insufficientPermissions", "Request had insufficient authentication scopes.")
-        if permission not in self.granted(caller.email):
-            raise refusal("403-forbidden", permission=permission, path=f"projects/{project}")
 
     def is_enforced(self, constraint: str) -> bool:
         """Return whether a boolean constraint, or the managed one of its name, is enforced."""

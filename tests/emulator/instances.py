@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tests.emulator import creation, lifecycle, messages
-from tests.emulator.blueprint import Blueprint, check_metadata, check_stop_action, complete_scheduling, draw
+from tests.emulator.blueprint import Blueprint, check_metadata, complete_scheduling, draw
 from tests.emulator.cloud import Call, Cloud, Instance, method, starting
 from tests.emulator.messages import Failure, Refusal, bad_request, invalid, refusal
 from tests.emulator.operations import Done, at_once
@@ -90,8 +90,6 @@ def start(cloud: Cloud, call: Call) -> Json:
     instance = _of(cloud, call)
     if instance.status == "STOPPING":
         raise refusal("not ready", resource=instance.blueprint.path)
-    if 0 < instance.blueprint.ends_at <= cloud.clock.now():
-        raise bad_request("The terminationTime of the instance is over: change or remove it before a start.")
 
     def begin() -> Failure | None:
         if instance.status != "TERMINATED":
@@ -129,7 +127,6 @@ def set_scheduling(cloud: Cloud, call: Call) -> Json:
     if instance.status != "TERMINATED":
         raise bad_request("Instance scheduling can only be set while the instance is stopped (TERMINATED).")
     scheduling = complete_scheduling({**instance.blueprint.scheduling, **call.body})
-    check_stop_action(scheduling, instance.blueprint.local_ssds)
 
     def begin() -> None:
         instance.blueprint.scheduling = instance.body["scheduling"] = scheduling

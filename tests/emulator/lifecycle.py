@@ -178,8 +178,8 @@ def start(cloud: Cloud, instance: Instance) -> None:
     cloud.charges.append(Charge(instance.body["id"], cloud.clock.now(), blueprint))
     instance.external = cloud.free_address() if blueprint.external else ""
     _show_external_address(instance, instance.external)
-    if blueprint.run_s or blueprint.ends_at:
-        at = blueprint.ends_at or cloud.clock.now() + blueprint.run_s
+    if blueprint.run_s:
+        at = cloud.clock.now() + blueprint.run_s
         instance.body["resourceStatus"]["scheduling"]["terminationTimestamp"] = cloud.clock.stamp(at)
         action, starts = blueprint.scheduling["instanceTerminationAction"], instance.starts
         cloud.clock.call_at(at + cloud.late_s, lambda: _end(cloud, instance, starts, action.lower(), action))

@@ -194,14 +194,6 @@ def enable_service(cloud: Cloud, call: Call) -> Json:
 # --- Identity and Access Management, Identity-Aware Proxy, the profile of the caller
 
 
-@method("iam.projects.roles.get", "iam.roles.get")
-def get_role(cloud: Cloud, call: Call) -> Json:
-    name = call.path["name"]
-    if name not in cloud.governance.roles:
-        raise refusal("entity", message=f"The role named {name} was not found.")
-    return {"name": name, "includedPermissions": cloud.governance.roles[name]}
-
-
 @method("iam.projects.serviceAccounts.get")
 def get_service_account(cloud: Cloud, call: Call) -> Json:
     email = _service_account(cloud, call.path["name"])

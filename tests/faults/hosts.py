@@ -452,11 +452,8 @@ class FaultFleet:
 
     def refuse(self, first: int, second: int) -> None:
         """Reject all packets between two hosts."""
-        for sender, receiver in ((first, second), (second, first)):
-            self._refuse_one_way(self.hosts[sender].where, self.hosts[receiver].where)
-
-    def _refuse_one_way(self, source: Namespace, target: Namespace) -> None:
-        self._fault(lambda: source.refuse_all(target), lambda: source.allow_all(target))
+        for source, target in itertools.permutations((self.hosts[first].where, self.hosts[second].where)):
+            self._fault(partial(source.refuse_all, target), partial(source.allow_all, target))
 
     def isolate(self, number: int) -> None:
         """Cut a host off from all other hosts; the computer of its user still reaches it."""
@@ -476,12 +473,8 @@ class FaultFleet:
     def kill_host(self, number: int) -> None:
         """Unplug a host and end everything that runs on it, at once."""
         host = self.hosts[number]
-        self._fault(host.die, lambda: self._revive(host))
-
-    @staticmethod
-    def _revive(host: FaultHost) -> None:
-        host.where.plug()
-        host.start()
+        self._repairs.append(host.start)
+        self._fault(host.die, host.where.plug)
 
     def heal(self) -> None:
         """Undo all faults that were ordered through this object."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.hosts import FLEET, FaultFleet, FaultHost, fault_fleet
-from tests.faults.namespaces import obstacle
 
 PORT = 8099
 LINK = ("--link-timeout", "3", "--backoff", "0.1", "--host-timeout", "60", "--preemptions", "3")
@@ -97,9 +96,6 @@ def metadata_server(host: FaultHost, notice: Path) -> Iterator[None]:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[FaultFleet]:
-    why = obstacle()
-    if why:
-        pytest.skip(why)
     with fault_fleet(tmp_path, 2) as created:
         yield created
 

@@ -19,7 +19,6 @@ import psutil
 import pytest
 
 from tests.faults.hosts import ClientReport, FaultFleet, Play, fault_fleet
-from tests.faults.namespaces import obstacle
 from tests.faults.standin import IMPORT, SCRIPT, make_import
 from tests.interpreter import separate_interpreter
 from tests.program import PYTHON, wait_for
@@ -419,9 +418,6 @@ def play_cases(names: Sequence[str], directory: Path, *, warm: bool) -> dict[str
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("warm", [False, True])
 def test_each_fault_ends_as_the_policy_states(subtests: pytest.Subtests, *, warm: bool) -> None:
-    why = obstacle()
-    if why:
-        pytest.skip(why)
     with tempfile.TemporaryDirectory(prefix="fleet-") as directory:  # short enough for sockets of resident agents
         for name, done in play_cases(WARM_SAMPLE if warm else SAMPLE, Path(directory) / "cases", warm=warm).items():
             with subtests.test(name):
@@ -431,9 +427,6 @@ def test_each_fault_ends_as_the_policy_states(subtests: pytest.Subtests, *, warm
 @pytest.fixture
 def jumping(tmp_path: Path) -> Iterator[tuple[FaultFleet, Path]]:
     """Yield three hosts; the clock of the second host's agent is one hour ahead while a file exists."""
-    why = obstacle()
-    if why:
-        pytest.skip(why)
     (tmp_path / "clock.py").write_text(CLOCK)
     python = tmp_path / "python-jumps"
     python.write_text(
@@ -479,9 +472,6 @@ def test_a_clock_that_jumps_by_an_hour_and_back_changes_nothing(jumping: tuple[F
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[FaultFleet]:
     """Yield two hosts, with the directory of the first on a separate file system."""
-    why = obstacle()
-    if why:
-        pytest.skip(why)
     root = tmp_path / "fleet" / "host-0" / "fleet"
     root.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(root)]

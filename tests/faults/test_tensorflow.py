@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.hosts import ClientReport, FaultFleet, fault_fleet
-from tests.faults.namespaces import obstacle
 from tests.faults.scripts import FIT, HANDLED
 from tests.program import THREADS, wait_for
 
@@ -26,9 +25,6 @@ QUICK = ("--link-timeout", "4", "--backoff", "0.1", "--host-timeout", "3", *TASK
 
 @pytest.fixture(scope="module")
 def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultFleet]:
-    why = obstacle()
-    if why:
-        pytest.skip(why)
     with fault_fleet(tmp_path_factory.mktemp("two"), 2) as fleet:
         yield fleet
 
