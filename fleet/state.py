@@ -142,14 +142,12 @@ class OnThisComputer:
         directory: Directory to which `fleet pull` copied them; empty: none.
         log_shown: `fleet train` or `fleet logs` has shown the log from its beginning to the end of the job.
         pull_to: Directory that `fleet train --pull` named, until the results are in it; empty: none.
-        sources: The task, by host, slot and task, of which `fleet pull` stores each shared kind of results.
         legacy_keras: The job ran with Keras 2, which `fleet train` selected.
     """
 
     directory: str = ""
     log_shown: bool = False
     pull_to: str = ""
-    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     legacy_keras: bool = False
 
 
@@ -413,7 +411,6 @@ class FleetDirectory:
         A fleet that was deleted meanwhile is not changed.
         """
         before = self.on_this_computer(job)
-        changes["sources"] = {**before.sources, **changes.get("sources", {})}
         given = {name: value for name, value in changes.items() if value}
         self._record_results(job, dataclasses.replace(before, **given))
 

@@ -22,7 +22,7 @@ from fleet.remote.client import AgentClient
 from fleet.remote.fanout import Outcome, raise_failures, values_of
 from fleet.remote.results import Listing, list_files, read_files
 from fleet.reports.record import encode_record
-from fleet.results.layout import KINDS, Item, Layout, Listed, choose_sources, lay_out, parse_kinds
+from fleet.results.layout import Item, Layout, Listed, lay_out, parse_kinds
 from fleet.results.target import LocalWriteError, PartialFile, Target, complete_tasks, job_of
 from fleet.services import Services
 from fleet.state import FleetDirectory
@@ -88,8 +88,7 @@ def pull_results(fleet: ExistingFleet, request: PullRequest) -> ResultsPulled:
         given = request.directory or job.local.pull_to or Path(DIRECTORY) / job.job
         with Target(Path(given).expanduser().absolute(), job.job) as target:
             fleet.announce()
-            certain = not stored.silent and not job.is_running
-            pull = Pull(job, tasks, clients, target, fleet.sink.emit, areas, certain=certain)
+            pull = Pull(job, tasks, clients, target, fleet.sink.emit, areas)
             summary = pull.run(fleet.directory, whole=not name and not stored.silent)
             with contextlib.suppress(FleetError):  # the results are here
                 target.describe(encode_record(collect_record(job, fleet, clients)))
@@ -190,7 +189,6 @@ class Pull:
         emit: Takes the events.
         areas: Kinds of results to copy; empty: all.
         names: Copy only files whose name contains one of these; empty: all files.
-        certain: As in `choose_sources`.
 
     Attributes:
         failed: Hosts whose results could not be listed or copied, by name; those of the others were copied.
@@ -204,7 +202,6 @@ class Pull:
     emit: Callable[[Event], None]
     areas: Sequence[Area] = ()
     names: Sequence[str] = ()
-    certain: bool = False
     failed: dict[str, Outcome[Any]] = field(default_factory=dict)
     changed: Sequence[Item] = ()
 
@@ -214,12 +211,7 @@ class Pull:
         self._received_paths: set[str] = set()
         self._received = 0
         members = [member.task for report in self.job.reports for member in report.members if is_task(member.task)]
-        self._sources = choose_sources(
-            [(task.key, {use.area for use in task.stored.areas}) for task in self.job.tasks],
-            {Area(kind): key for kind, key in self.job.local.sources.items() if kind in KINDS},
-            chief=bool(members) and self.job.tasks[0].name == min(members, key=task_rank),
-            certain=self.certain,
-        )
+        self._chief = min(members, key=task_rank, default=self.job.tasks[0].name)
 
     def run(self, directory: FleetDirectory, *, whole: bool) -> ResultsPulled:
         """Copy them, and note in the fleet's files which of them are on this computer.
@@ -228,9 +220,6 @@ class Pull:
             directory: Files of the fleet.
             whole: The tasks are all tasks of the job.
         """
-        holding = {(task.key, use.area) for task in self.job.tasks for use in task.stored.areas}
-        sources = {area.value: key for area, key in self._sources.items() if (key, area) in holding}
-        directory.note_results(self.job.job, sources=sources)
         layout, listings = self.copy()
         left_out = self.target.problems.keys() | {item.path for item in self.changed}
         kept = {
@@ -289,8 +278,8 @@ class Pull:
         rounds = 0
         while True:
             listings, failed = self._list(), len(self.failed)
-            listed = [Listed(task.name, listings[task.key].entries, task.key) for task in self.tasks]
-            layout = lay_out(listed, self._sources, self.target.copied.files)
+            listed = [Listed(task.name, listings[task.key].entries) for task in self.tasks]
+            layout = lay_out(listed, self._chief, self.target.copied.files)
             changed = self._receive(layout)
             if len(self.failed) > failed:  # other hosts may have the same files
                 continue

@@ -1,12 +1,11 @@
 """Decide the paths of pulled results on this computer, from the lists of the hosts, without I/O.
 
-        model/                 of one task: the source, see `choose_sources`
-        checkpoints/           of one task
+        model/                 of the chief
+        checkpoints/           of the chief
         tensorboard/TASK/      event files
         files/TASK/            files that the task wrote into its working directory
         logs/TASK/             its output, a file for each attempt
-        others/TASK/model/     files of other tasks that differ from the source's, in their name or contents
-        others/TASK.2/KIND/    files whose path a file with other contents has
+        others/TASK/model/     files of other tasks that differ from the chief's, in their name or contents
 
 Names come from hosts, which this computer does not trust: all paths are inside the directory.
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import NamedTuple
@@ -36,12 +35,11 @@ _MOST_NOTES = 20
 
 
 class Recorded(NamedTuple):
-    """A file of the directory as it was copied; `task` is the key of the task that wrote it, empty if unknown."""
+    """A file of the directory as it was copied."""
 
     sha256: str
     size: int
     mtime_ns: int
-    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,10 @@ class Listed:
     Attributes:
         task: Its name.
         entries: Its results.
-        key: Its identifier within the job, which no other task gets.
     """
 
     task: str
     entries: Sequence[FileEntry]
-    key: str
 
 
 @dataclass(frozen=True)
@@ -67,13 +63,11 @@ class Item:
         path: Path relative to the target, with forward slashes.
         entry: Its entry in the list of the host.
         source: Index of the task from which it comes.
-        key: Identifier of this task.
     """
 
     path: str
     entry: FileEntry
     source: int
-    key: str = ""
 
 
 @dataclass
@@ -97,41 +91,18 @@ class Layout:
     contents: dict[int, dict[str, str]] = field(default_factory=dict)
 
 
-def choose_sources(
-    holding: Sequence[tuple[str, Collection[Area]]], earlier: Mapping[Area, str], *, chief: bool, certain: bool
-) -> dict[Area, str]:
-    """Return the tasks, by key, whose files are stored in ``model/`` and ``checkpoints/``.
-
-    A kind without a source is stored in ``others/`` only: it is unknown whether the chief has files of this kind.
+def lay_out(tasks: Sequence[Listed], chief: str, recorded: Mapping[str, Recorded]) -> Layout:
+    """Decide the path of each result. A file with the name and contents of the chief's is stored once.
 
     Args:
-        holding: The tasks that answered, by rank, with the kinds of results that they have.
-        earlier: Earlier decisions, which stay.
-        chief: The first of them is the first task of the job.
-        certain: All hosts answered, and the job has ended.
-    """
-    sources = dict(earlier)
-    for area in set(_SHARED).difference(earlier):
-        first = next((key for key, areas in holding if area in areas or (chief and not certain)), "")
-        if first and (chief or certain):
-            sources[area] = first
-    return sources
-
-
-def lay_out(tasks: Sequence[Listed], sources: Mapping[Area, str], recorded: Mapping[str, Recorded]) -> Layout:
-    """Decide the path of each result. No file takes the path of another task's file with other contents.
-
-    Args:
-        tasks: The tasks of a job, the chief first, then by rank.
-        sources: As `choose_sources` returns them.
+        tasks: The tasks of a job, the chief first if it is one of them.
+        chief: Name of the task whose files are stored in ``model/`` and ``checkpoints/``.
         recorded: The files that the directory has, by path.
     """
-    made = _Maker(recorded)
-    for is_source in (True, False):
-        for source, task in enumerate(tasks):
-            for entry in task.entries:
-                if (sources.get(entry.area) == task.key) == is_source:
-                    made.add(entry, source, task, is_source=is_source)
+    made = _Maker(chief, recorded)
+    for source, task in enumerate(tasks):
+        for entry in task.entries:
+            made.add(entry, source, task.task)
     for (name, reason), left in list(made.left_out.items())[:_MOST_NOTES]:
         noun, _, why = reason.partition(": ")
         first = f"{'first: ' if len(left) > 1 else ''}{ascii(left[0])[:60]}"
@@ -140,28 +111,28 @@ def lay_out(tasks: Sequence[Listed], sources: Mapping[Area, str], recorded: Mapp
 
 
 class _Maker:
-    def __init__(self, recorded: Mapping[str, Recorded]) -> None:
+    def __init__(self, chief: str, recorded: Mapping[str, Recorded]) -> None:
         self.layout = Layout()
         self.left_out: dict[tuple[str, str], list[str]] = {}  # paths by task and reason
+        self._chief = chief
         self._recorded = recorded
         self._placed: dict[str, FileEntry] = {}
         self._directories: set[str] = set()
 
-    def add(self, entry: FileEntry, source: int, task: Listed, *, is_source: bool) -> None:
-        relative, layout, path, reason = local_path(entry.path), self.layout, "", ""
+    def add(self, entry: FileEntry, source: int, task: str) -> None:
+        relative, layout, reason = local_path(entry.path), self.layout, ""
+        path = self._path(entry, relative, task)
         if entry.kind is EntryKind.LINK and not stays_inside(entry.path, entry.target):
-            self.left_out.setdefault((task.task, "link: a target outside the directory"), []).append(entry.path)
+            self.left_out.setdefault((task, "link: a target outside the directory"), []).append(entry.path)
             return
         if entry.kind is EntryKind.FILE and not entry.sha256:
             reason = "file: a content that cannot be read on the host, or changes"
         elif not relative:
             reason = "file: a name that points outside the directory or is too long"
-        else:
-            paths = _paths(entry, relative, task.task, is_source=is_source)
-            path = next((path for path, is_own in paths if self._takes(path, entry, task.key, is_own=is_own)), "")
-        if not path:
-            reason = reason or "file: a name that another file has"
-            self.left_out.setdefault((task.task, reason), []).append(entry.path)
+        elif not self._is_free(path, entry):
+            reason = "file: a name that another file has"
+        if reason:
+            self.left_out.setdefault((task, reason), []).append(entry.path)
             layout.lossy.add(source)
             return
         if entry.kind is EntryKind.FILE:
@@ -173,29 +144,33 @@ class _Maker:
                 self._placed[path] = entry
             self._directories.update(parents(path))
             items = {EntryKind.LINK: layout.links, EntryKind.DIRECTORY: layout.directories}
-            items.get(entry.kind, layout.files).append(Item(path, entry, source, task.key))
+            items.get(entry.kind, layout.files).append(Item(path, entry, source))
 
-    def _takes(self, path: str, entry: FileEntry, key: str, *, is_own: bool) -> bool:
-        """Return whether a result can be stored at a path; at that of another task only if the contents are equal."""
-        if (placed := self._placed.get(path)) is not None:  # equal copies on several hosts; a name is a result, too
-            return all(getattr(placed, name) == getattr(entry, name) for name in ("path", "kind", "sha256", "target"))
-        above = parents(path)
-        if path in self._directories or not self._placed.keys().isdisjoint(above):
-            return path in self._directories and entry.kind is EntryKind.DIRECTORY
+    def _path(self, entry: FileEntry, relative: str, task: str) -> str:
+        kind = entry.area.value
+        if entry.area not in _SHARED:
+            return f"{kind}/{task}/{relative}"
+        path = f"{kind}/{relative}"
+        return path if task == self._chief or self._has(path, entry) else f"others/{task}/{kind}/{relative}"
+
+    def _has(self, path: str, entry: FileEntry) -> bool:
+        """Return whether the chief has the same file, as it is listed now, or was copied before."""
+        if path in self._placed:
+            return _is_same(self._placed[path], entry)
         before = self._recorded.get(path)
-        if before is not None and before.sha256 == entry.sha256:
-            return True
-        at_risk = [self._recorded[each].task for each in (path, *above) if each in self._recorded]
-        return is_own and all(task in ("", key) for task in at_risk)
+        return before is not None and before.sha256 == entry.sha256
+
+    def _is_free(self, path: str, entry: FileEntry) -> bool:
+        """Return whether a result can be stored at a path: nothing else has it, or is above it."""
+        if path in self._placed:
+            return _is_same(self._placed[path], entry)
+        if path in self._directories:
+            return entry.kind is EntryKind.DIRECTORY
+        return self._placed.keys().isdisjoint(parents(path))
 
 
-def _paths(entry: FileEntry, relative: str, task: str, *, is_source: bool) -> Iterator[tuple[str, bool]]:
-    """Yield paths for a result, the first that is free is taken, and whether each is one of its task's own."""
-    kind = entry.area.value
-    yield (f"{kind}/{relative}", is_source) if entry.area in _SHARED else (f"{kind}/{task}/{relative}", True)
-    yield f"others/{task}/{kind}/{relative}", True
-    for number in range(2, 10):  # a host cannot make this computer try many
-        yield f"others/{task}.{number}/{kind}/{relative}", True
+def _is_same(entry: FileEntry, other: FileEntry) -> bool:
+    return all(getattr(entry, name) == getattr(other, name) for name in ("path", "kind", "sha256", "target"))
 
 
 def parents(path: str) -> list[str]:

@@ -70,14 +70,10 @@ class Manifest:
                 elif "target" in line:
                     self.links[line["path"]] = line["target"]
                 elif "path" in line:
-                    recorded = Recorded(line["sha256"], line["size"], line["mtime_ns"], line.get("task", ""))
-                    self.add(line["path"], recorded)
+                    self.add(line["path"], Recorded(line["sha256"], line["size"], line["mtime_ns"]))
 
     def add(self, path: str, recorded: Recorded) -> None:
-        """Add a file; one that is copied again with the same contents stays that of its task."""
-        before = self.files.get(path)
-        if before is not None and before.sha256 == recorded.sha256 and before.task:
-            recorded = recorded._replace(task=before.task)
+        """Add a file as it was copied."""
         self.files[path] = recorded
         self.written.add((path, recorded.sha256))
 
@@ -259,7 +255,7 @@ class Target:
         source.rename(target)
 
     def _note(self, item: Item, mtime_ns: int) -> None:
-        self.copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns, item.key))
+        self.copied.add(item.path, Recorded(item.entry.sha256, item.entry.size, mtime_ns))
         self._write({"path": item.path, **self.copied.files[item.path]._asdict()})
 
     def link(self, item: Item) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.results.layout import Layout, Listed, Recorded, choose_sources, lay_out, stays_inside
+from fleet.results.layout import Layout, Listed, Recorded, lay_out, stays_inside
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
@@ -19,11 +19,11 @@ def entry(path: str, content: str = "a", area: Area = Area.MODEL, **fields: obje
 
 
 def listed(task: str, *entries: FileEntry) -> Listed:
-    return Listed(task, entries, f"host of {task}")
+    return Listed(task, entries)
 
 
-def lay(*tasks: Listed, source: int = 0, recorded: Mapping[str, Recorded] = MappingProxyType({})) -> Layout:
-    return lay_out(tasks, dict.fromkeys((Area.MODEL, Area.CHECKPOINTS), tasks[source].key), recorded)
+def lay(*tasks: Listed, recorded: Mapping[str, Recorded] = MappingProxyType({})) -> Layout:
+    return lay_out(tasks, tasks[0].task, recorded)
 
 
 def paths(layout: Layout) -> list[tuple[str, int]]:
@@ -56,57 +56,25 @@ def test_the_chief_comes_first_and_others_add_what_only_they_have() -> None:
     assert not layout.notes
 
 
-@pytest.mark.parametrize(
-    ("holding", "chief", "certain", "source"),
-    [
-        (["a", "b"], True, True, "a"),
-        (["a", "b"], True, False, "a"),
-        (["b"], True, True, "b"),  # the chief has no model
-        (["b"], True, False, "a"),  # the chief may write one
-        (["b"], False, False, ""),  # the chief does not answer
-        (["b"], False, True, "b"),  # its host was replaced
-        ([], True, True, ""),
-    ],
-)
-def test_the_source_is_the_chief_unless_it_is_certain_that_it_has_no_model(
-    holding: list[str], chief: bool, certain: bool, source: str
-) -> None:
-    tasks = [(key, [Area.MODEL] if key in holding else []) for key in ("a", "b")]
-    assert choose_sources(tasks, {}, chief=chief, certain=certain).get(Area.MODEL, "") == source
-    earlier = {Area.MODEL: "c"}
-    assert choose_sources(tasks, earlier, chief=chief, certain=certain)[Area.MODEL] == "c"
-
-
-def test_without_its_source_a_model_is_not_replaced_by_that_of_another_task() -> None:
-    chief, worker = listed("worker-0", entry("m", "a")), listed("worker-1", entry("m", "b"), entry("n", "c"))
-    recorded = {"model/m": Recorded("a" * 64, 1, 1, chief.key), "model/n": Recorded("c" * 64, 1, 1, chief.key)}
-    layout = lay_out([worker], {Area.MODEL: chief.key}, recorded)
+def test_without_the_chief_its_model_is_not_replaced_by_that_of_another_task() -> None:
+    worker = listed("worker-1", entry("m", "b"), entry("n", "c"))
+    recorded = {"model/m": Recorded("a" * 64, 1, 1), "model/n": Recorded("c" * 64, 1, 1)}
+    layout = lay_out([worker], "worker-0", recorded)
     assert paths(layout) == [("others/worker-1/model/m", 0), ("model/n", 0)]  # equal contents are stored once
-    assert paths(lay_out([worker], {}, {})) == [("others/worker-1/model/m", 0), ("others/worker-1/model/n", 0)]
-    # Equal to the file of the chief that was copied before, which has changed since.
-    later = listed("worker-0", entry("m", "x"))
-    worker = listed("worker-1", entry("m", "a"))
-    assert paths(lay(worker, later, source=1, recorded=recorded)) == [
-        ("model/m", 1),
+    assert paths(lay_out([worker], "worker-0", {})) == [
         ("others/worker-1/model/m", 0),
+        ("others/worker-1/model/n", 0),
     ]
+    # Equal to the file of the chief that was copied before, which has changed since.
+    chief, worker = listed("worker-0", entry("m", "x")), listed("worker-1", entry("m", "a"))
+    assert paths(lay(chief, worker, recorded=recorded)) == [("model/m", 0), ("others/worker-1/model/m", 1)]
 
 
-def test_names_that_collide_are_stored_next_to_each_other() -> None:
-    task = listed("worker-0", entry("x\x1b"), entry("x%1B", "b"), entry("x%1B/c"), entry("c/d"), entry("c"))
-    layout = lay(task)
-    assert [item.path for item in layout.files] == [
-        "model/x%1B",
-        "others/worker-0/model/x%1B",
-        "others/worker-0.2/model/x%1B/c",
-        "model/c/d",
-        "others/worker-0/model/c",
-    ]
-    assert not layout.lossy
-    spellings = [(at, "".join("%1B" if at >> bit & 1 else "\x1b" for bit in range(5))) for at in range(32)]
-    task = listed("worker-0", *(entry(name, sha256=f"{at:064x}") for at, name in spellings))
-    assert lay(task).lossy == {0}  # a host cannot make this computer try many paths
-    assert len(lay(task).files) == 10
+def test_of_names_that_collide_the_first_is_stored() -> None:
+    layout = lay(listed("worker-0", entry("x\x1b"), entry("x%1B", "b"), entry("x%1B/c"), entry("c/d"), entry("c")))
+    assert [item.path for item in layout.files] == ["model/x%1B", "model/c/d"]
+    assert layout.lossy == {0}
+    assert layout.notes[0].startswith("worker-0: left out 3 files: a name that another file has")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from tests.next_steps import next_lines
 from train.agent.protocol.records import Area, EntryKind, FileEntry
 
 
-def item(path: str, data: bytes, key: str = "", **fields: object) -> Item:
+def item(path: str, data: bytes, **fields: object) -> Item:
     values: dict[str, object] = {"size": len(data), "sha256": sha256(data).hexdigest(), "mtime_ns": 10**18, **fields}
-    return Item(path, FileEntry(Area.MODEL, path, EntryKind.FILE, **values), 0, key)  # type: ignore[arg-type]
+    return Item(path, FileEntry(Area.MODEL, path, EntryKind.FILE, **values), 0)  # type: ignore[arg-type]
 
 
 def receive(target: Target, items: Sequence[Item], data: bytes) -> bool:
@@ -117,7 +117,7 @@ def test_a_copied_link_is_replaced_when_it_changes_on_the_host(tmp_path: Path) -
 
 
 def test_only_verified_files_count_as_copied(tmp_path: Path) -> None:
-    directory, file = tmp_path / "r", item("model/a", b"1", key="w")
+    directory, file = tmp_path / "r", item("model/a", b"1")
     other = item("model/b", b"2")
     with Target(directory, "j") as target:
         receive(target, [file], b"1")
