@@ -8,6 +8,7 @@ its arguments, and the sshds of connections have the log with the id in its name
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -33,6 +34,21 @@ def listens(pid: int, instance_id: str) -> bool:
         return _is_sshd(pid) and _is_listener(pid, {instance_id})
     except OSError:
         return False
+
+
+def listeners(root: Path) -> dict[Path, tuple[int, str]]:
+    """Return the listening sshds of this user whose configuration is in a directory below `root`.
+
+    Returns:
+        Process and instance of each, by that directory.
+    """
+    pattern = re.compile(rf" -f ({re.escape(str(root))}/[^/]+)/sshd_config -o SetEnv={MARK}=([0-9a-f]+) ")
+    listening = {}
+    for pid in _others():
+        with suppress(OSError):  # it has ended, or another user runs it
+            if _is_sshd(pid) and (words := pattern.search(_arguments(pid))) and _user(pid) == os.getuid():
+                listening[Path(words[1])] = pid, words[2]
+    return listening
 
 
 def end(ids: Collection[str], *, only_listeners: bool = False) -> None:
@@ -107,6 +123,10 @@ def _read(pid: int, name: str) -> bytes:
 def _arguments(pid: int) -> str:
     """Return the arguments of a process, each followed by a space."""
     return _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "surrogateescape") + " "
+
+
+def _user(pid: int) -> int:
+    return int(_read(pid, "status").split(b"\nUid:", 1)[1].split(maxsplit=1)[0])
 
 
 def _is_sshd(pid: int) -> bool:
