@@ -706,8 +706,6 @@ class HostStatus(NamedTuple):
         disk_total: Size of that disk in bytes.
         jobs_size: Bytes that jobs use on that disk.
         stopped: Whether its instance is stopped, and its disk is kept.
-        maintenance: Start and end of planned maintenance that stops it, in seconds since the epoch, 0: unknown;
-            empty: none is known, or no job runs on it.
     """
 
     name: str
@@ -722,7 +720,6 @@ class HostStatus(NamedTuple):
     disk_total: int = -1
     jobs_size: int = -1
     stopped: bool = False
-    maintenance: tuple[float, ...] = ()
 
 
 class StoredStatus(NamedTuple):

@@ -242,10 +242,6 @@ class PreemptionNotice(NamedTuple):
             server does not support it.
         key: Key of the notice that the host is about to be taken.
         end_key: Key of the time by which all jobs of the host must have ended, in seconds since the epoch; 0: never.
-        maintenance_key: Key of the notice that the host is stopped for maintenance, up to an hour before.
-        maintenance_value: Value of that key if it is.
-        window_key: Key of an object with the time window of planned maintenance that stops the host:
-            ``windowStartTime`` and ``windowEndTime`` in RFC 3339 format; these names may also be in snake case.
     """
 
     product: str
@@ -256,9 +252,6 @@ class PreemptionNotice(NamedTuple):
     wait: str = ""
     key: str = ""
     end_key: str = ""
-    maintenance_key: str = ""
-    maintenance_value: str = ""
-    window_key: str = ""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,6 @@ def _fleet(fleet: events.FleetStatus, now: float, width: int, room: int | None) 
         return [*lines, *_paragraph(fleet.hosts[0].reason, width, "yellow")]
     lines += _table([_host_row(host) for host in fleet.hosts], "HOST", width, room)
     lines += _describe_failures(fleet.hosts, width)
-    lines += _maintenance(fleet, width)
     lines += _storage(fleet, now, width)
     if fleet.stopped_at:
         start, delete = Step("up").text(fleet.name), Step("down").text(fleet.name)
@@ -148,12 +147,6 @@ def _paragraph(text: str, width: int, style: str = "") -> list[Text]:
     """Return a text in lines with an indentation; commands between backticks are not broken."""
     lines = formatting.wrap_text(clean(text), width, formatting.INDENT, formatting.INDENT).split("\n")
     return [tables.make_line(line, style) for line in lines]
-
-
-def _maintenance(fleet: events.FleetStatus, width: int) -> list[Text]:
-    """Return a line for each time window of planned maintenance, with the hosts that it stops."""
-    texts = events.describe_maintenance({host.name: host.maintenance for host in fleet.hosts})
-    return [line for text in texts for line in _paragraph(text, width, "yellow")]
 
 
 def _storage(fleet: events.FleetStatus, now: float, width: int) -> list[Text]:

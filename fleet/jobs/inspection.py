@@ -211,7 +211,6 @@ def _host_status(
         cpu_percent=sum(usage.cpu_percent for usage in usages) if usages else -1.0,
         memory_bytes=sum(usage.memory_bytes for usage in usages) if usages else -1,
         gpu_percent=sum(gpus) / len(gpus) if gpus else -1.0,
-        maintenance=next((tuple(report.maintenance) for report in alive if report.maintenance), ()),
     )
     return status._replace(disk_free=disk.free, disk_total=disk.total, jobs_size=disk.jobs) if disk else status
 

@@ -215,12 +215,6 @@ class GceOptions(ProviderOptions):
         wait="wait_for_change=true&last_etag={etag}&timeout_sec={seconds}",
         key="preempted",
         end_key=f"attributes/{END_AT}",
-        # 60 min before for instances with GPUs: https://cloud.google.com/compute/docs/gpus/gpu-host-maintenance
-        maintenance_key="maintenanceEvent",
-        maintenance_value="TERMINATE_ON_HOST_MAINTENANCE",
-        # Of A3, A4, and other machines with planned maintenance, up to 90 days before; its names are in snake case in
-        # https://cloud.google.com/compute/docs/instances/monitor-plan-host-maintenance-event.
-        window_key="upcomingMaintenance",
     )
 
     @property

@@ -442,12 +442,6 @@ class World:
         self._pulse(host, host.life)
         self.announce(host, end_at=self.lifetime_end)
 
-    def maintain(self, host: Host, in_s: float) -> None:
-        """Announce that a host is stopped for maintenance, and stop it then."""
-        self.say(f"{host.name} is stopped for maintenance in {in_s:.1f} s")
-        self.announce(host, leaving=True)
-        self.at(in_s, lambda: self.kill_host(host))
-
     def end_lifetime(self, in_s: float) -> None:
         """Schedule the end of the lifetime of all hosts; an earlier one is replaced."""
         self.lifetime_end = end = self.now + in_s

@@ -212,24 +212,6 @@ def test_the_newest_checkpoint_is_on_all_hosts_when_their_lifetime_ends(seed: in
     assert held.number > (100 if is_extended else 10)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_spare_takes_over_before_a_host_is_stopped_for_maintenance(seed: int) -> None:
-    chance = random.Random(f"maintenance {seed}")
-    world = World(seed, 3, Policy(restarts=1), spares=1)
-    world.ports_taken, world.work_s = 0.0, 600.0
-    world.run(chance.uniform(5.0, 30.0))
-    host = chance.choice([world.hosts["worker-0"], world.hosts["worker-1"]])
-    world.maintain(host, 300.0)
-    world.run(200.0)
-    leads = host.name == "worker-0"
-    assert host.task is not None
-    assert host.task.alive is leads
-    world.run(3600.0)
-    world.check_end()
-    results = {peer.result and (peer.result.outcome, peer.result.attempt) for peer in world.hosts.values() if peer.up}
-    assert results == {(Outcome.SUCCEEDED, 2)}
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_a_queued_job_survives_an_interruption_of_the_network(seed: int) -> None:
     chance = random.Random(seed)

@@ -20,7 +20,6 @@ ROOT/                       one fleet's files on this host, readable only by the
     jobs/JOB/TASK/
         job.json            what was committed, secrets left out
         queued              the job that this one waits for, while it waits
-        maintenance         start and end of planned maintenance of the host, in seconds since the epoch; 0: unknown
         src/                working directory of the task, with the bundle; or a link to its directory
         checkpoints/  logs/  model/
         replica/            newest complete snapshot of the checkpoints
@@ -127,7 +126,6 @@ class TaskPaths(_Directory):
 
     job = _Path("job.json")  # the commit
     queued = _Path("queued")  # the earlier job that this one waits for; missing once it has the host
-    maintenance = _Path("maintenance")  # start and end of planned maintenance; missing: none
     source = _Path("src")  # the task's working directory
     scratch = _Path("tmp")  # link to the directory for temporary files, whose path is short
     programs = _Path("bin")  # directory of programs that come first on the task's PATH

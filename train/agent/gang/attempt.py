@@ -110,8 +110,6 @@ class Gang(NamedTuple):
     started: bool = False  # True if user code ever ran
     job_deadline: Optional[float] = None
     lifetime_end: Optional[float] = None  # when the job must have ended on the first of its connected hosts
-    leaving: FrozenSet[str] = frozenset()  # slots whose hosts are stopped for maintenance soon
-    leaving_since: Optional[Snapshot] = None  # newest checkpoint when a host was last announced to leave
     warned_of: Optional[float] = None  # the end of the lifetime of which the user was warned
     end: Optional[Ending] = None
     ended_at: float = 0.0  # when the end of the attempt was decided; its tasks end after that

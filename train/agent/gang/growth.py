@@ -25,7 +25,7 @@ def joining_slots(gang: Gang) -> Tuple[str, ...]:
     """Return the slots that join in the next attempt."""
     if not gang.terms.policy.max_workers:
         return ()
-    busy = {*gang.assigned_slots(), *gang.growth.rejected, *gang.leaving}
+    busy = {*gang.assigned_slots(), *gang.growth.rejected}
     free = [slot for slot in gang.available_slots() if slot not in busy]
     return choose_candidates(gang, free, count_workers(gang.assigned_tasks()))
 

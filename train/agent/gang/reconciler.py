@@ -109,9 +109,6 @@ class HostAnnounced(NamedTuple):
 
     preempted: bool
     end_at: Optional[float]  # None: jobs may run for ever
-    leaving: bool
-    window_start: float
-    window_end: float
 
 
 SlotEvent: TypeAlias = (

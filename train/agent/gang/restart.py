@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import List
 
 from train import defaults
@@ -10,37 +9,12 @@ from train.agent.gang import growth
 from train.agent.gang.assignment import Assignments, count_workers, reassign, with_workers
 from train.agent.gang.attempt import Ending, Evaluation, Gang, Growth, HangWatch, current_members
 from train.agent.gang.growth import is_growth
-from train.agent.gang.states import SlotStatus, Stage
+from train.agent.gang.states import Stage
 from train.agent.gang.stop import finish, is_tolerated_preemption, survives_loss
-from train.agent.protocol.records import LATEST_S, Outcome, Reason, ReasonKind
+from train.agent.protocol.records import Outcome, Reason, ReasonKind
 
 PREEMPTION_TIMEOUT_S = 60.0  # after this time a preempted host that still exists is kept
 _REPORT_PAUSE_S = 0.2  # between two attempts; all slots receive, and report, that the first one has ended
-
-
-def find_substitute(gang: Gang) -> str:
-    """Return the slot that can take over from a host that leaves; empty if there is none.
-
-    The loss of the leader ends the attempt in any case, so nothing is gained before if its host leaves.
-    """
-    if gang.local_slot in gang.leaving:
-        return ""
-    busy = gang.assigned_slots()
-    free = [slot for slot in sorted(gang.available_slots()) if slot not in busy and slot not in gang.leaving]
-    return free[0] if free and survives_loss(gang) else ""
-
-
-def describe_substitution(gang: Gang) -> str:
-    """Return the end of a warning that a host leaves."""
-    slot = find_substitute(gang)
-    return f"; {slot} takes over at the next complete checkpoint" if slot else ""
-
-
-def maintenance_warning(gang: Gang, report: SlotStatus) -> str:
-    """Return the warning for the user that maintenance of a host is planned."""
-    times = [at for at in (report.window_start, report.window_end) if 0 < at < LATEST_S]
-    window = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in times)
-    return f"maintenance that stops {gang.display_name(report.slot)} is planned: {window} UTC"
 
 
 def preemption_warning(gang: Gang, slot: str) -> str:
@@ -80,7 +54,7 @@ def advance_wait(gang: Gang, now: float) -> Gang:
         return gang
     before, idle = (gang.assignments(), [slot for slot in gang.available_slots() if slot not in gang.growth.rejected])
     tasks, whole = _required_tasks(gang), _has_quorum(gang)
-    assignments = reassign(tasks, before, _prefer_staying(gang, idle, len(tasks)), fewest=None) if whole else None
+    assignments = reassign(tasks, before, idle, fewest=None) if whole else None
     if assignments is None and now >= give_up_time(gang):
         assignments = reassign(tasks, before, idle, fewest=_fewest_workers(gang)) if whole else None
         if assignments is None:
@@ -88,18 +62,6 @@ def advance_wait(gang: Gang, now: float) -> Gang:
     elif assignments is not None:
         assignments = _with_candidates(gang, assignments, idle)
     return gang if assignments is None else _begin_attempt(gang, assignments, now)
-
-
-def _prefer_staying(gang: Gang, idle: List[str], count: int) -> List[str]:
-    """Return the slots for `count` tasks, without those whose hosts leave as far as others can take over.
-
-    The last tasks stay on hosts that leave if not all of them can be replaced.
-    """
-    assigned = gang.assigned_slots()
-    leaving = [slot for slot in idle if slot in gang.leaving and slot not in assigned]
-    leaving += [slot for slot in assigned if slot in gang.leaving and slot in idle]
-    replaced = leaving[: max(0, len(idle) - count)]
-    return [slot for slot in idle if slot not in replaced]
 
 
 def _required_tasks(gang: Gang) -> List[str]:
@@ -134,7 +96,7 @@ def _fewest_workers(gang: Gang) -> int:
 def _with_candidates(gang: Gang, assignments: Assignments, idle: List[str]) -> Assignments:
     """Return the assignments of the next attempt, with further workers in the slots that are left."""
     workers = count_workers(assignments)
-    free = [slot for slot in idle if slot not in assignments.values() and slot not in gang.leaving]
+    free = [slot for slot in idle if slot not in assignments.values()]
     joining = growth.choose_candidates(gang, free, workers)
     if not joining:
         return assignments

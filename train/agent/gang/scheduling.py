@@ -68,25 +68,16 @@ def receive_status(gang: Gang, report: SlotStatus, now: float) -> Gang:
     if report.attempt < gang.status_of(report.slot).attempt:
         gang = mark_lost(gang, report.slot, "another agent replaced it", now)
     is_new = report.preempted and not gang.is_preempted(report.slot)
-    is_leaving = report.leaving and report.slot not in gang.leaving
-    is_planned = report.window_start > 0 and report.window_start != gang.status_of(report.slot).window_start
     is_eventful = report.exit is not None or bool(report.reason) or report.preempted
     gang = gang._replace(
         statuses={**gang.statuses, report.slot: report},
         eventful=gang.eventful | {report.slot} if is_eventful else gang.eventful - {report.slot},
-        leaving=gang.leaving | {report.slot} if report.leaving else gang.leaving - {report.slot},
         connected=gang.connected | {report.slot},
         snapshot=gang.snapshot if gang.stage in FIXED_CHECKPOINT_STAGES else newest(gang.snapshot, report.snapshot),
     )
     if report.slot in gang.terms.joinable:
         others = tuple(member for member in gang.joined if member.slot != report.slot)
         gang = gang._replace(joined=(*others, Member(report.slot, "", report.address, 0, report.link_port)))
-    if is_leaving:
-        name = gang.display_name(report.slot)
-        notice = f"{name} is stopped for maintenance within an hour{restart.describe_substitution(gang)}"
-        gang = gang._replace(leaving_since=gang.snapshot, notices=(*gang.notices, notice))
-    elif is_planned:
-        gang = gang._replace(notices=(*gang.notices, restart.maintenance_warning(gang, report)))
     if is_new:
         gang = gang._replace(notices=(*gang.notices, restart.preemption_warning(gang, report.slot)))
     if report.stop_grace_s is not None:

@@ -125,9 +125,6 @@ class SlotStatus(NamedTuple):
     hang: Optional[records.HangInspection] = None
     preempted: bool = False  # the cloud provider is about to take its host
     end_at: Optional[float] = None  # its jobs must have ended: monotonic clock; in a message, seconds from now
-    leaving: bool = False  # the cloud provider stops its host for maintenance within an hour
-    window_start: float = 0.0  # of planned maintenance of its host, in seconds since the epoch; 0: none
-    window_end: float = 0.0
     queued: bool = False  # an earlier job holds its host
     term: int = 0  # of the leader that the sender follows
 

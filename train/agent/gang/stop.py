@@ -146,7 +146,7 @@ def end_attempt(gang: Gang, end: Ending, now: float, grace_s: Optional[float] = 
         gang, end = leave_out_newcomers(gang, end)
     if grace_s is None:
         hopeless = end.outcome is Outcome.FAILED and not end.final and not is_growth(end)
-        is_taken = gang.is_preempted(end.first_failed_slot) or end.first_failed_slot in gang.leaving
+        is_taken = gang.is_preempted(end.first_failed_slot)
         longest_s = defaults.KILL_AFTER_PREEMPTION_S if is_taken else defaults.KILL_AFTER_FAILURE_S
         grace_s = min(gang.terms.grace_s, longest_s) if hopeless else gang.terms.grace_s
     return gang._replace(end=end, ended_at=now, grace_s=grace_s).enter(Stage.STOP, now)

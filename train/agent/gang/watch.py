@@ -10,7 +10,6 @@ from train.agent.gang.assignment import count_workers, is_coordinated
 from train.agent.gang.attempt import Ending, Gang, HangWatch
 from train.agent.gang.growth import joining_slots
 from train.agent.gang.hang import blocking_task, describe_hang
-from train.agent.gang.restart import find_substitute
 from train.agent.gang.states import SlotStatus, Stage
 from train.agent.gang.stop import end_attempt, watch_for_idleness
 from train.agent.protocol.records import HangInspection, OnHang, Outcome, Reason, ReasonKind, SuccessPolicy
@@ -31,21 +30,10 @@ def advance_go(gang: Gang, now: float) -> Gang:
             return end_attempt(gang, failure, now)
         if not _has_succeeded(gang):
             gang = watch_for_idleness(gang, now)
-            grown = _watch_for_departure(_watch_for_growth(gang, now), now) if gang.stage is Stage.GO else gang
+            grown = _watch_for_growth(gang, now) if gang.stage is Stage.GO else gang
             return _watch_for_hang(grown, now) if grown.stage is Stage.GO else grown
         gang = gang._replace(evaluation=gang.evaluation._replace(trained_at=now))
     return _advance_evaluation(gang, now)
-
-
-def _watch_for_departure(gang: Gang, now: float) -> Gang:
-    """End the attempt at a checkpoint if a host is stopped soon and another one can take over."""
-    if gang.stage is not Stage.GO or not gang.leaving:
-        return gang
-    leaving = [slot for slot in gang.required_slots() if slot in gang.leaving and not gang.has_ended(slot)]
-    if not leaving or not _has_saved_since(gang, gang.leaving_since) or not find_substitute(gang):
-        return gang
-    reason = Reason(f"{gang.describe_slot(leaving[0])} is stopped for maintenance soon", ReasonKind.PREEMPTED)
-    return end_attempt(gang, Ending(Outcome.FAILED, leaving[0], reason, host_lost=True), now)
 
 
 def _watch_for_growth(gang: Gang, now: float) -> Gang:

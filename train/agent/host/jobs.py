@@ -161,7 +161,6 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
             "attempts": policy.max_attempts,
             "max_workers": policy.max_workers or None,
             "queued_after": read_text(paths.queued) if is_open else "",
-            "maintenance": _read_window(paths) if is_open else [],
         },
     )
     return report._replace(
@@ -171,12 +170,6 @@ def report_task(paths: TaskPaths) -> Optional[JobReport]:
         progress=_newest(records.Progress, live) if live is not None else last_progress(paths, attempt),
         usage=_newest(records.Usage, live or []),
     )
-
-
-def _read_window(paths: TaskPaths) -> List[float]:
-    """Return start and end of planned maintenance of the host, in seconds since the epoch; empty: none."""
-    window = [float(text) for text in read_text(paths.maintenance).split()]
-    return window if any(window) else []
 
 
 def members_of(job: Dict[str, Any]) -> List[records.Member]:

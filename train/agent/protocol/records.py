@@ -275,9 +275,6 @@ class PreemptionNotice(NamedTuple):
     wait: str = ""  # query that delays the response until the value changes, with {etag} and {seconds}
     key: str = ""  # of the notice that the host is about to be taken
     end_key: str = ""  # of the time by which all jobs must have ended, seconds since the epoch; 0: never
-    maintenance_key: str = ""  # of the notice that the host is stopped for maintenance
-    maintenance_value: str = ""  # of that key if it is
-    window_key: str = ""  # of the object with the time window of planned maintenance
 
 
 class Replication(NamedTuple):
@@ -670,7 +667,6 @@ class JobReport(NamedTuple):
     joinable: List[str] = []  # as in Commit
     max_workers: Optional[int] = None  # as in Policy; None: the job takes in no new hosts
     queued_after: str = ""  # the job that it waits for; empty: it does not wait
-    maintenance: List[float] = []  # start and end of planned maintenance of the host
 
 
 class StoredJob(NamedTuple):

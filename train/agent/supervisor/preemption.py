@@ -30,7 +30,6 @@ _SCHEME = "http://"
 _LONGEST_ANSWER = 1 << 22  # bytes
 _LONGEST_TIME = 12  # digits of seconds since the epoch
 _OK = 200
-_SOON_S = 3600.0  # before planned maintenance: as long as the notice of Compute Engine for hosts with GPUs
 
 
 def find_notice(
@@ -70,9 +69,6 @@ class Notices(NamedTuple):
 
     preempted: bool = False
     end_in_s: Optional[float] = None  # until all jobs must have ended, by the server's clock; None: never
-    maintenance: bool = False  # the host is stopped for maintenance within an hour
-    window_start: float = 0.0  # of planned maintenance that stops the host, in seconds since the epoch; 0: unknown
-    window_end: float = 0.0
 
 
 def read_notices(notice: PreemptionNotice, date: str, body: str) -> Notices:
@@ -93,13 +89,10 @@ def read_notices(notice: PreemptionNotice, date: str, body: str) -> Notices:
         now = parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError):
         now = time.time()
-    maintenance = _find(content, notice.maintenance_key).upper() == notice.maintenance_value.upper() != ""
-    start, end = (_find_time(content, notice.window_key, edge) for edge in ("Start", "End"))
-    is_soon = 0 < start <= now + _SOON_S and (end > now or not end)
     end_at = _find(content, notice.end_key)
     is_end = len(end_at) <= _LONGEST_TIME and end_at.isdecimal() and int(end_at) > 0
     preempted = _find(content, notice.key).upper() == notice.value.upper()
-    return Notices(preempted, int(end_at) - now if is_end else None, maintenance or is_soon, start, end)
+    return Notices(preempted, int(end_at) - now if is_end else None)
 
 
 def _find(content: Any, key: str) -> str:
@@ -107,20 +100,6 @@ def _find(content: Any, key: str) -> str:
     for name in key.split("/"):
         content = content.get(name) if isinstance(content, dict) else None
     return content if isinstance(content, str) else ""
-
-
-def _find_time(content: Any, key: str, edge: str) -> float:
-    """Return the start or end of the time window at a path, in seconds since the epoch; 0 if there is none."""
-    names = f"window{edge}Time", f"window_{edge.lower()}_time"
-    text = next(filter(None, (_find(content, f"{key}/{name}") for name in names)), "")
-    if not text:
-        return 0.0
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def request(notice: PreemptionNotice, etag: str, timing: PollTiming = _TIMING) -> Tuple[Message, str]:

@@ -5,7 +5,6 @@ train.agent.gang.election decides; this module performs the actions.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -13,7 +12,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from train.agent.checkpoints.replicator import News, Replicator, Setup
-from train.agent.files.disk import remove_file, write_atomic
+from train.agent.files.disk import remove_file
 from train.agent.files.journal import last_attempt, states, write_result
 from train.agent.gang import election, reconciler
 from train.agent.gang.assignment import is_evaluator
@@ -129,7 +128,6 @@ class Supervisor:
             self._need_replicator()  # this host may hold a checkpoint already
         self._connect_peers()
         self._begin_job()
-        remove_file(self._start.paths.maintenance)  # of an earlier supervisor, perhaps before that maintenance
         notice = find_notice(self._commit.preemption_notices, self._start.session)
         if notice is not None:
             self._notices = NoticeWatch(self._loop, notice, self._take_notices)
@@ -258,18 +256,14 @@ class Supervisor:
             self._feed(event)
 
     def _take_notices(self, notices: Notices) -> None:
-        status, window = self._peer.slot.status, (notices.window_start, notices.window_end)
+        status = self._peer.slot.status
         end_at = None if notices.end_in_s is None else time.monotonic() + notices.end_in_s
         if end_at is not None and status.end_at is not None and abs(end_at - status.end_at) <= _CLOCK_S:
             end_at = status.end_at
         if notices.preempted:
             self._loop.cancel("terminate")
             self._remove_limit()
-        is_preempted = notices.preempted or status.preempted
-        self._feed(reconciler.HostAnnounced(is_preempted, end_at, notices.maintenance, *window))
-        if window != (status.window_start, status.window_end):
-            with contextlib.suppress(OSError):  # only reports of the job lack it then
-                write_atomic(self._start.paths.maintenance, " ".join(map(str, window)).encode("ascii"))
+        self._feed(reconciler.HostAnnounced(notices.preempted or status.preempted, end_at))
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from tests.unit.fleet.console.samples import START
 from tests.unit.fleet.console.screens import FLEET, FLEETS
 
 
-def test_planned_maintenance_is_shown_with_its_hosts() -> None:
-    hosts = tuple(host._replace(maintenance=(START + 86400, START + 90000)) for host in FLEET.hosts)
-    text = render_status([FLEET._replace(hosts=hosts)], now=START)
-    assert re.search(r"^  maintenance 1970-01-1. ..:.. to 1970-01-1. ..:..: stops worker-\[?0", text, re.M)
+def test_planned_maintenance_is_described_with_its_hosts() -> None:
+    window = START + 86400, START + 90000
+    [text] = describe_maintenance({"worker-0": window, "worker-1": window})
+    assert re.fullmatch(r"maintenance 1970-01-1. ..:.. to 1970-01-1. ..:..: stops worker-\[0-1\]", text)
     assert describe_maintenance({"worker-0": (1e30, 0.0), "worker-1": (0.0, 0.0), "worker-2": ()}) == []
 
 

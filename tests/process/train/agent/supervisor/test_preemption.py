@@ -50,27 +50,11 @@ AT = 1796205600
     [
         ('{"preempted": "FALSE", "attributes": {"fleet-end-at": "0"}}', Notices()),
         ('{"preempted": "TRUE"}', Notices(preempted=True)),
-        ('{"maintenanceEvent": "TERMINATE_ON_HOST_MAINTENANCE"}', Notices(maintenance=True)),
-        ('{"maintenanceEvent": "MIGRATE_ON_HOST_MAINTENANCE"}', Notices()),
         (f'{{"preempted": "FALSE", "attributes": {{"fleet-end-at": "{AT + 90}"}}}}', Notices(end_in_s=90.0)),
         (f'{{"preempted": "TRUE", "attributes": {{"fleet-end-at": "{AT - 5}"}}}}', Notices(True, -5.0)),
         ('{"preempted": true, "attributes": {"fleet-end-at": "soon"}}', Notices()),
         (f'{{"attributes": {{"fleet-end-at": "{"9" * 400}"}}}}', Notices()),
         ('{"attributes": "none"}', Notices()),
-        (
-            '{"upcomingMaintenance": {"windowStartTime": "2026-12-02T11:00:01Z", "windowEndTime": "soon"}}',
-            Notices(window_start=AT + 3601.0),
-        ),
-        (
-            '{"upcomingMaintenance": {"window_start_time": "2026-12-02T10:30:00Z", '
-            '"window_end_time": "2026-12-02T13:00:00+01:00"}}',
-            Notices(False, None, True, AT + 1800.0, AT + 7200.0),
-        ),
-        (
-            '{"upcomingMaintenance": {"windowStartTime": "2026-12-01T10:00:00Z", '
-            '"windowEndTime": "2026-12-01T12:00:00Z"}}',
-            Notices(False, None, False, AT - 86400.0, AT - 79200.0),
-        ),
         ("TRUE", Notices()),
         ("[" * 100_000, Notices()),
     ],
