@@ -56,9 +56,21 @@ def test_healthy_hosts_of_a_fleet_with_a_hostile_host_stay_usable(
     assert healthy.files_in_home() == []
 
 
+# The first failure ends the other task, which must have printed its line.
+FAILS_TOGETHER = """
+import os, time
+print("it runs", flush=True)
+path = {!r}
+open(path + os.environ["FLEET_RANK"], "w").close()
+while not (os.path.exists(path + "0") and os.path.exists(path + "1")):
+    time.sleep(0.02)
+raise SystemExit(3)
+"""
+
+
 def test_a_false_result_of_one_host_hides_no_other_result(program: Program, tmp_path: Path) -> None:
     program.run("up", "--workers", "2")
-    program.script("task.py", "print('it runs', flush=True)\nraise SystemExit(3)\n")
+    program.script("task.py", FAILS_TOGETHER.format(str(tmp_path / "task-")))
     failed = program.run("train", "task.py", code=100)
     job = program.host_file("*-worker-0/fleet/jobs/*").name
     worker_1 = HostileHost(program, tmp_path)

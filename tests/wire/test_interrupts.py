@@ -53,7 +53,7 @@ def kill_train(pair: Program, state: str) -> None:
         pair.run("stop")
         assert not pair.tasks()
         pair.run("train", "-d", "task.py")
-    assert len(pair.tasks()) == 2
+    wait_for("both tasks", lambda: len(pair.tasks()) == 2)
     pair.run("stop")
     assert not pair.tasks()
 

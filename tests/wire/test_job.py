@@ -151,7 +151,7 @@ def test_two_concurrent_trains_start_one_job_which_alone_reads_its_secret_and_is
     clients = [pair.start("train", "-d", "task.py", "--secret", "TOKEN", env={"TOKEN": secret}) for _ in range(2)]
     ran = sorted((pair.finish(client, code=None) for client in clients), key=lambda each: each.code)
     assert [each.code for each in ran] == [0, 14]
-    assert len(pair.tasks()) == 2
+    wait_for("both tasks", lambda: len(pair.tasks()) == 2)
     busy = pair.run("train", "task.py", code=14)
     assert "is running" in busy.err
     check_dry_run(pair)
